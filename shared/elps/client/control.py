@@ -1,0 +1,93 @@
+"""The client of the control plane: submit and direct jobs, ask the monitor, follow what happens.
+
+Every wait is bounded; one that passes raises `RetryLater` and names who did not answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from elps.client.following import Following
+from elps.contracts import topology
+from elps.contracts.codec import decode, encode, loads
+from elps.contracts.errors import ElpsError, InvalidDocument, RetryLater
+from elps.contracts.ids import parse_job_id
+from elps.contracts.job import JobDocument
+from elps.contracts.messages import Answer, JobCommand, Query, Reply
+from elps.messaging.port import Bus
+
+ANSWER_S = 5.0
+"""The scheduler and the monitor answer in milliseconds; whoever takes this long is down or drowned."""
+
+
+class QueryRefused(ElpsError):
+    """The monitor answered that it cannot say: most often there is no such job."""
+
+
+class Client:
+    """Talks to the scheduler and the monitor over a bus that someone else opens and closes."""
+
+    def __init__(self, bus: Bus, *, timeout_s: float = ANSWER_S) -> None:
+        self._bus = bus
+        self._timeout_s = timeout_s
+
+    async def submit(self, document: dict[str, Any] | JobDocument) -> Reply:
+        """Hand in a job. A refusal is a `Reply` with `ok` false and every problem.
+
+        A plain `dict` is sent as it is and judged by the scheduler. When no answer came in time, the job may still be
+        accepted later: its message waits in a durable queue. A document with an `id` can be submitted again safely.
+        """
+        try:
+            body = encode(document)
+        except (TypeError, ValueError) as error:
+            raise InvalidDocument("job document", [f"cannot be written as JSON: {error}"]) from None
+        return await self._command(topology.SUBMIT, body)
+
+    async def kill(self, job: str, reason: str = "") -> Reply:
+        """End a job at once, for good."""
+        return await self._direct(topology.KILL, job, reason)
+
+    async def pause(self, job: str, reason: str = "") -> Reply:
+        """Checkpoint a job at the next iteration boundary and let go of what it holds."""
+        return await self._direct(topology.PAUSE, job, reason)
+
+    async def resume(self, job: str, reason: str = "") -> Reply:
+        """Queue a paused job again; it goes on from its checkpoint."""
+        return await self._direct(topology.RESUME, job, reason)
+
+    async def query(self, query: Query) -> Any:
+        """Ask the monitor; return the JSON that it would give over HTTP. Raises `QueryRefused` with its reason."""
+        body = await self._request(topology.QUERY, query.what, encode(query), "monitor")
+        try:
+            answer = msgspec.json.decode(body, type=Answer)
+        except msgspec.DecodeError as error:
+            raise InvalidDocument("answer of the monitor", [str(error)]) from None
+        if not answer.ok:
+            raise QueryRefused(answer.reason or "the monitor gave no reason")
+        return loads(bytes(answer.result))
+
+    def follow(self, job: str, *, logs: bool = False) -> Following:
+        """What happens to a job from the moment of entering: ``async with client.follow(job) as stream: async for …``.
+
+        Events and iteration rows, and with `logs` what the trainers print. Enter before asking for the job's present
+        state, and nothing between is missed.
+        """
+        return Following(self._bus, parse_job_id(job), logs=logs)
+
+    async def _direct(self, key: str, job: str, reason: str) -> Reply:
+        return await self._command(key, encode(JobCommand(job=parse_job_id(job), reason=reason)))
+
+    async def _command(self, key: str, body: bytes) -> Reply:
+        return decode(await self._request(topology.JOBS, key, body, "scheduler"), Reply)
+
+    async def _request(self, exchange: str, key: str, body: bytes, whom: str) -> bytes:
+        try:
+            return await self._bus.request(exchange, key, body, timeout_s=self._timeout_s)
+        except RetryLater as error:
+            if not self._bus.connected:
+                raise RetryLater(f"the broker is not reachable ({error}): is it running? try `make status`") from None
+            raise RetryLater(
+                f"the {whom} did not answer within {self._timeout_s:g} s: is it running? try `make status`"
+            ) from error

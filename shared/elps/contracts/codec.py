@@ -1,0 +1,53 @@
+"""JSON in and out: orjson reads and writes, msgspec checks. Nothing here trusts its input."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+import orjson
+
+from elps.contracts.checking import convert_all
+from elps.contracts.errors import InvalidDocument
+from elps.contracts.ids import id_problem
+from elps.contracts.job import JobDocument, semantic_problems
+
+T = TypeVar("T")
+
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+"""No message of the control plane is larger; 16 MiB is the limit of current brokers."""
+
+
+def encode(message: object) -> bytes:
+    """Write a contract struct as JSON. NaN and infinities become null: fields that may hold them are optional."""
+    return orjson.dumps(msgspec.to_builtins(message, str_keys=True), option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def decode(body: bytes | bytearray | memoryview, kind: type[T]) -> T:
+    """Read JSON as `kind`; raise `InvalidDocument` naming what is wrong."""
+    try:
+        return msgspec.convert(loads(body), kind)
+    except msgspec.ValidationError as error:
+        raise InvalidDocument(getattr(kind, "__name__", "message"), [str(error)]) from None
+
+
+def loads(body: bytes | bytearray | memoryview | str) -> Any:
+    """Read JSON of bounded size; raise `InvalidDocument` when it is none."""
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise InvalidDocument("message", [f"{len(body)} bytes, at most {MAX_MESSAGE_BYTES} are read"])
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidDocument("message", [f"not JSON: {error}"]) from None
+
+
+def parse_job(value: object) -> JobDocument:
+    """Check a job document given as plain values; raise `InvalidDocument` with every fault found."""
+    job, problems = convert_all(value, JobDocument)
+    if isinstance(value, dict) and isinstance(value.get("id"), str) and (problem := id_problem(value["id"])):
+        problems.append(f"id: {problem}")
+    if job is not None:
+        problems += semantic_problems(job)
+    if job is None or problems:
+        raise InvalidDocument("job document", problems)
+    return job

@@ -1,0 +1,172 @@
+"""The job document: what a user publishes to have a model trained.
+
+The same document comes as an AMQP message, or as a TOML, YAML or JSON file. `parse_job` checks it whole and reports
+every fault at once. Units: counts of samples and iterations are whole numbers, times are seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+Count = Annotated[int, Meta(ge=1, le=2**53)]
+Natural = Annotated[int, Meta(ge=0, le=2**53)]
+Small = Annotated[int, Meta(ge=1, le=4096)]
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Positive = Annotated[float, Meta(gt=0, le=1e12)]
+NonNegative = Annotated[float, Meta(ge=0, le=1e12)]
+Share = Annotated[float, Meta(ge=0, lt=1)]
+Name = Annotated[str, Meta(min_length=1, max_length=512)]
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the job document."""
+
+
+class Data(_Part, kw_only=True):
+    """Where the samples come from and how they are split."""
+
+    source: Name
+    """``digits``, ``breast_cancer``, ``diabetes``, ``libsvm``, ``npy``, ``npz`` or ``module:Callable``."""
+    path: str | None = None
+    """File, for the sources that read one; relative to the folder of the worker's ``ELPS_DATA_PATH``, or absolute."""
+    args: dict[str, Any] = {}
+    """Further arguments of the source."""
+    test_fraction: Share = 0.0
+    """Share of the samples held out for evaluation."""
+    stratify: bool = True
+    """Keep the classes' shares in the held-out part (only where labels are whole numbers)."""
+    split_seed: Seed = 0
+    scale: Literal["none", "standard", "minmax"] = "none"
+    """Scaling of dense features, fitted on the training part."""
+
+
+class Optimizer(_Part, kw_only=True):
+    """How a gradient becomes a step. The learning rate is multiplied by the schedule."""
+
+    name: Literal["sgd", "momentum", "adam", "adamw"] = "sgd"
+    lr: Positive = 0.01
+    momentum: Share = 0.9
+    beta1: Share = 0.9
+    beta2: Share = 0.999
+    eps: Positive = 1e-8
+    weight_decay: NonNegative = 0.0
+    """Added to the gradient as ``weight_decay * parameter``; decoupled from it under ``adamw``."""
+
+
+class Schedule(_Part, kw_only=True):
+    """The factor on the learning rate at each optimizer step."""
+
+    name: Literal["constant", "step", "cosine"] = "constant"
+    warmup: Natural = 0
+    """Steps over which the factor rises linearly from 1/warmup to 1."""
+    step_size: Count = 1000
+    """``step``: every so many steps the factor is multiplied by `gamma`."""
+    gamma: Annotated[float, Meta(gt=0, le=1)] = 0.1
+    total: Natural = 0
+    """``cosine``: steps until `floor` is reached; 0 means the job's number of iterations."""
+    floor: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """``cosine``: the factor at its end."""
+
+
+class Batch(_Part, kw_only=True):
+    """The global batch and the grain at which it may be cut."""
+
+    global_: Count = msgspec.field(name="global", default=32)
+    """Samples in one iteration, over all workers."""
+    granule: Count = 1
+    """Cuts fall on multiples of this; the task is called once per granule when it is above 1."""
+
+
+class Pool(_Part, kw_only=True):
+    """How many workers (or shards) the job takes."""
+
+    min: Small = 1
+    max: Small = 1
+
+
+class Evaluate(_Part, kw_only=True):
+    """When the held-out samples are evaluated. A job without held-out samples and without this is not evaluated."""
+
+    every: Natural = 0
+    """Iterations between evaluations; 0: at the end of each `every_passes` passes."""
+    every_passes: Natural = 1
+    at_end: bool = True
+
+
+class Checkpoint(_Part, kw_only=True):
+    """When the parameters are written to the store. Pausing, ending and `make down` always write one."""
+
+    every_s: NonNegative = 30.0
+    """Seconds between checkpoints; 0 turns the timer off."""
+    every: Natural = 0
+    """Iterations between checkpoints; 0: by time only."""
+
+
+class Stop(_Part, kw_only=True):
+    """When to stop before the last iteration."""
+
+    metric: Name | None = None
+    """Name of an evaluated metric, e.g. ``accuracy`` or ``loss``."""
+    target: float | None = None
+    mode: Literal["max", "min"] = "max"
+    """Whether the metric is to rise to the target or to fall to it."""
+    time_s: Positive | None = None
+    """Training time after which the job ends at the next boundary."""
+
+
+class Limits(_Part, kw_only=True):
+    """Bounds on waiting for the job's own code."""
+
+    start_s: Positive = 120.0
+    """From the start of a trainer to the end of its imports and the opening of its data."""
+    first_iteration_s: Positive = 600.0
+    """A lease of which no earlier one was measured; later ones get `slack` times the slowest recent one, at least 5 s."""
+    slack: Annotated[float, Meta(ge=2, le=1000)] = 10.0
+    floor_s: Annotated[float, Meta(gt=0, le=3600)] = 5.0
+    """The least time a lease gets, however fast the earlier ones were."""
+
+
+class JobDocument(_Part, kw_only=True):
+    """A job as its user describes it."""
+
+    id: str | None = None
+    """Chosen by the scheduler when absent."""
+    task: Name
+    """A built-in task (``linear``, ``logistic``, ``softmax``, ``mlp``) or ``module:Class`` of an allowed place."""
+    task_args: dict[str, Any] = {}
+    data: Data | None = None
+    """May be absent when the task brings its own data."""
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+    batch: Batch = Batch()
+    passes: Count | None = None
+    iterations: Count | None = None
+    seed: Seed = 0
+    dtype: Literal["float32", "float64"] = "float32"
+    workers: Pool = Pool()
+    shards: Pool = Pool()
+    evaluate: Evaluate = Evaluate()
+    checkpoint: Checkpoint = Checkpoint()
+    stop: Stop = Stop()
+    limits: Limits = Limits()
+    deterministic: bool = False
+    """Sum the gradients in the order of their intervals: bit for bit the same for the same cut."""
+    group: Annotated[str, Meta(max_length=64)] = ""
+
+
+def semantic_problems(job: JobDocument) -> list[str]:
+    """Faults that no single field shows."""
+    problems = []
+    if (job.passes is None) == (job.iterations is None):
+        problems.append("passes, iterations: give exactly one of the two")
+    for name, pool in (("workers", job.workers), ("shards", job.shards)):
+        if pool.min > pool.max:
+            problems.append(f"{name}: min {pool.min} is above max {pool.max}")
+    if (job.stop.metric is None) != (job.stop.target is None):
+        problems.append("stop: metric and target go together; give both or neither")
+    if job.batch.global_ % job.batch.granule:
+        problems.append(f"batch: global {job.batch.global_} is not a multiple of granule {job.batch.granule}")
+    return problems

@@ -1,0 +1,314 @@
+"""Messages of the control plane. One union per queue.
+
+All of them state what *is* or what *shall be*, never a change: they may be lost, doubled or reordered, and the next
+heartbeat puts it right. `seq` grows within one incarnation of a sender, so that a receiver can drop what is older.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from elps.contracts.epoch import Term
+from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
+from elps.contracts.job import JobDocument
+from elps.contracts.state import JobRecord, JobState, Progress
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """Base of all tagged messages."""
+
+
+# --- users to scheduler, exchange elps.jobs ---------------------------------------------------------------------------
+# `submit` carries a bare job document; the others one of these.
+
+
+class JobCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of kill, pause and resume."""
+
+    job: str
+    reason: str = ""
+
+
+class ScaleCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of scale; answered with a refusal until jobs can change their size."""
+
+    job: str
+    workers: int | None = None
+    shards: int | None = None
+    auto: bool = False
+
+
+class SuspendCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of suspend: checkpoint and requeue every running job and start none, since the stack is going down."""
+
+    reason: str = "the stack is going down"
+
+
+class Reply(Message, frozen=True, kw_only=True, tag="reply"):
+    """Answer to a user's message, sent to its `reply_to`."""
+
+    ok: bool
+    job: str | None = None
+    state: JobState | None = None
+    reason: str = ""
+    problems: list[str] = []
+    """Every fault of a refused document."""
+
+
+# --- members to scheduler and monitor, exchange elps.members ----------------------------------------------------------
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a shard's data plane listens."""
+
+    shard: ShardId
+    host: str
+    port: int
+
+
+Phase = Literal["loading", "waiting", "running", "pausing", "paused", "finished", "failed"]
+
+
+class HostedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """One job as one shard sees it. The fields after `leads` are filled by the leader only."""
+
+    job: JobId
+    term: Term
+    leads: bool
+    bytes_held: int = 0
+    phase: Phase = "loading"
+    reason: str = ""
+    progress: Progress | None = None
+    plan: int = 0
+    ready: list[WorkerId] = []
+    """Trainers connected and fit to be lent work."""
+    dismissed: dict[WorkerId, str] = {}
+    """Trainers the leader gave up on (hung, refused), with the reason: their agents shall end them."""
+
+
+class ShardBeat(Message, frozen=True, kw_only=True, tag="shard"):
+    """Heartbeat of a shard: all it knows of itself."""
+
+    shard: ShardId
+    incarnation: str
+    """Drawn at each start of the process."""
+    seq: int
+    host: str
+    pid: int
+    data_host: str
+    data_port: int
+    slots: int
+    jobs: list[HostedJob]
+    version: str
+    rss_bytes: int = 0
+    leaving: bool = False
+
+
+TrainerState = Literal["starting", "running", "exited"]
+
+
+class TrainerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One trainer process as its agent sees it. Exited ones are reported until the scheduler stops asking for them."""
+
+    job: JobId
+    term: Term
+    worker: WorkerId
+    state: TrainerState
+    pid: int = 0
+    exit: str = ""
+    """For people: ``exit code 3``, ``signal 9 (SIGKILL)``, with the end of its standard error."""
+    rss_bytes: int = 0
+
+
+class AgentBeat(Message, frozen=True, kw_only=True, tag="agent"):
+    """Heartbeat of a worker agent."""
+
+    agent: AgentId
+    incarnation: str
+    seq: int
+    host: str
+    pid: int
+    slots: int
+    trainers: list[TrainerStatus]
+    version: str
+    rss_bytes: int = 0
+    leaving: bool = False
+
+
+class SchedulerBeat(Message, frozen=True, kw_only=True, tag="scheduler"):
+    """Heartbeat of the scheduler, for the monitor's health report."""
+
+    incarnation: str
+    seq: int
+    host: str
+    pid: int
+    jobs: dict[str, int]
+    """State to number of jobs."""
+    version: str
+
+
+MemberMessage = ShardBeat | AgentBeat | SchedulerBeat
+
+
+# --- scheduler to members, exchange elps.commands ---------------------------------------------------------------------
+
+
+class HostJob(Message, frozen=True, kw_only=True, tag="host_job"):
+    """To a shard: take part in a job under a term. Repeated until the shard's beat shows it."""
+
+    job: JobId
+    document: JobDocument
+    term: Term
+    secret: str
+    shards: list[Address]
+    """All shards of the job, the leader first."""
+    workers: list[WorkerId]
+    """Trainers that the leader may admit."""
+    progress: Progress
+    """As far as the job had come before this term, for its counters to go on from."""
+
+
+class DropJob(Message, frozen=True, kw_only=True, tag="drop_job"):
+    """To a shard: forget a job, if what it holds is of this term or an older one."""
+
+    job: JobId
+    term: Term
+
+
+class DirectJob(Message, frozen=True, kw_only=True, tag="direct_job"):
+    """To the leader: how the job shall go on. Repeated until its beat shows the phase."""
+
+    job: JobId
+    term: Term
+    goal: Literal["run", "pause"]
+    workers: list[WorkerId]
+    """Trainers that the leader may admit, newly started ones included."""
+    exits: dict[WorkerId, str] = {}
+    """Trainers that ended, with what their agents saw."""
+
+
+class StartTrainer(Message, frozen=True, kw_only=True, tag="start_trainer"):
+    """To an agent: have this trainer run."""
+
+    job: JobId
+    document: JobDocument
+    term: Term
+    worker: WorkerId
+    leader: Address
+    secret: str
+
+
+class StopTrainer(Message, frozen=True, kw_only=True, tag="stop_trainer"):
+    """To an agent: have this trainer ended and forgotten."""
+
+    job: JobId
+    term: Term
+    worker: WorkerId
+    reason: str = ""
+
+
+ShardCommand = HostJob | DropJob | DirectJob
+AgentCommand = StartTrainer | StopTrainer
+
+
+# --- events, exchange elps.events -------------------------------------------------------------------------------------
+
+
+class JobEvent(Message, frozen=True, kw_only=True, tag="event"):
+    """Something that happened to a job; `what` is also the last word of the routing key.
+
+    The scheduler sends one for each change of state (``what`` is the new state); the leader sends ``evaluated``,
+    ``checkpointed``, ``skipped``, ``worker_joined``, ``worker_lost``, ``released`` (an interval lent again).
+    """
+
+    job: JobId
+    what: str
+    at: float
+    """Unix time, s."""
+    reason: str = ""
+    state: JobState | None = None
+    iteration: int | None = None
+    worker: WorkerId | None = None
+    metrics: dict[str, float | None] = {}
+    record: JobRecord | None = None
+    """With a change of state: the whole record, its secret blanked."""
+
+
+# --- telemetry, exchange elps.telemetry -------------------------------------------------------------------------------
+
+
+class WorkerTiming(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker's part of one iteration; all times in seconds."""
+
+    worker: WorkerId
+    samples: int
+    compute_s: float
+    pull_s: float
+    """Receiving parameters, without the wait for their version."""
+    wait_s: float
+    """Waiting for the version to be complete."""
+    push_s: float
+    lease_s: float
+    """Waiting for the leader's answer."""
+
+
+class IterationRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One finished iteration."""
+
+    iteration: int
+    passes: float
+    samples: int
+    """Samples really counted."""
+    skipped: int
+    loss: float | None
+    """Mean over the counted samples."""
+    duration_s: float
+    """Since the iteration before was complete."""
+    at: float
+    """Unix time, s."""
+    term: int
+    plan: int
+    lr: float
+    workers: list[WorkerTiming]
+
+
+class IterationRows(Message, frozen=True, kw_only=True, tag="iterations"):
+    """Rows of one job, oldest first."""
+
+    job: JobId
+    rows: list[IterationRow]
+
+
+class LogLines(Message, frozen=True, kw_only=True, tag="log"):
+    """What a trainer printed."""
+
+    job: JobId
+    worker: WorkerId
+    at: float
+    lines: list[str]
+
+
+TelemetryMessage = IterationRows | LogLines
+
+
+# --- queries to the monitor, exchange elps.query ----------------------------------------------------------------------
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A question to the monitor over the broker; the answer is the JSON that HTTP would give."""
+
+    what: Literal["jobs", "job", "iterations", "logs", "workers", "shards", "health"]
+    job: str | None = None
+    since: int = 0
+    """Iterations: the first to return. Logs: the first line number."""
+    limit: int = 1000
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to a `Query`."""
+
+    ok: bool
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    reason: str = ""

@@ -1,0 +1,89 @@
+"""What is recorded about a job, and the states of its life."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from elps.contracts.epoch import Term
+from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
+from elps.contracts.job import JobDocument
+
+
+class JobState(Enum):
+    """The life of a job; the allowed changes are the table of `elps.scheduler.core.life`."""
+
+    QUEUED = "queued"
+    """Accepted, holds nothing."""
+    STARTING = "starting"
+    """Holds shards and workers, whose processes are getting ready."""
+    RUNNING = "running"
+    WAITING = "waiting"
+    """Holds its place but cannot go on; the reason says for what or whom."""
+    PAUSED = "paused"
+    """Checkpointed at a user's wish, holds nothing."""
+    FINISHED = "finished"
+    FAILED = "failed"
+    KILLED = "killed"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job's life is over."""
+        return self in (JobState.FINISHED, JobState.FAILED, JobState.KILLED)
+
+
+class Allocation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job holds under one term: its shards, the leader first, and its workers with their agents."""
+
+    term: Term
+    shards: list[ShardId]
+    workers: dict[WorkerId, AgentId]
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a job is; never goes back but by a rollback, which `redone` counts."""
+
+    iteration: int = 0
+    """Iterations completed on every partition."""
+    iterations: int = 0
+    """Iterations in the whole job; 0 while unknown."""
+    passes: float = 0.0
+    """Passes over the data, with the part of the current one."""
+    samples: int = 0
+    loss: float | None = None
+    """Mean loss over the newest finished iteration; None while none is finite."""
+    metrics: dict[str, float | None] = {}
+    """Newest evaluation: means over the held-out samples."""
+    metrics_iteration: int | None = None
+    training_s: float = 0.0
+    """Time spent training, over all terms."""
+    checkpoint: int | None = None
+    """Iteration of the newest valid checkpoint."""
+    skipped_samples: int = 0
+    redone_iterations: int = 0
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as it is kept in the store, so that it survives a restart of everything."""
+
+    id: JobId
+    document: JobDocument
+    state: JobState
+    reason: str
+    """Why it is in this state, for people."""
+    seq: int
+    """Order of arrival; first come first served goes by it."""
+    submitted_at: float
+    """Unix time, s."""
+    changed_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+    allocation: Allocation | None = None
+    progress: Progress = Progress()
+    pausing: bool = False
+    """A pause was asked for and the boundary is not reached yet."""
+    terms: int = 0
+    """Number of the newest term handed out."""
+    secret: str = ""
+    """Proves to the data plane that a process belongs to this job; never shown."""

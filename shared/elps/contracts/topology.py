@@ -1,0 +1,71 @@
+"""Names of exchanges, queues, routing keys and store keys: the address book of the control plane."""
+
+from __future__ import annotations
+
+from elps.contracts.ids import AgentId, JobId, ShardId
+
+JOBS = "elps.jobs"
+"""Durable topic exchange for users: keys submit, kill, pause, resume, scale, suspend."""
+MEMBERS = "elps.members"
+"""Topic exchange: heartbeats of agents (key ``agent``), shards (``shard``) and the scheduler (``scheduler``)."""
+COMMANDS = "elps.commands"
+"""Direct exchange: the scheduler's commands; the routing key is the member's id."""
+EVENTS = "elps.events"
+"""Topic exchange: what happened to jobs, key ``job.<id>.<what>``."""
+TELEMETRY = "elps.telemetry"
+"""Topic exchange: rows of finished iterations, key ``job.<id>``, and log lines, key ``log.<id>``."""
+QUERY = "elps.query"
+"""Topic exchange and queue of the monitor's queries."""
+DEAD = "elps.dead"
+"""Fanout exchange and queue for messages that could not be read or handled, with the reason in a header."""
+
+SCHEDULER_JOBS_QUEUE = "elps.scheduler.jobs"
+
+SUBMIT, KILL, PAUSE, RESUME, SCALE, SUSPEND = "submit", "kill", "pause", "resume", "scale", "suspend"
+AGENT_BEAT, SHARD_BEAT, SCHEDULER_BEAT = "agent", "shard", "scheduler"
+
+
+def command_queue(member: ShardId | AgentId) -> str:
+    """Name of the exclusive queue from which one member takes its commands."""
+    return f"elps.commands.{member}"
+
+
+def event_key(job: JobId, what: str) -> str:
+    """Routing key of an event of a job."""
+    return f"job.{job}.{what}"
+
+
+def telemetry_key(job: JobId) -> str:
+    """Routing key of iteration rows of a job."""
+    return f"job.{job}"
+
+
+def log_key(job: JobId) -> str:
+    """Routing key of log lines of a job."""
+    return f"log.{job}"
+
+
+# --- keys in the store: all of a job's keys begin with `job_prefix` ---------------------------------------------------
+
+JOB_INDEX = "elps:jobs"
+"""Hash: job id to its encoded `JobRecord`; one read gives all jobs."""
+
+
+def job_prefix(job: JobId) -> str:
+    """What all keys of a job other than its record begin with."""
+    return f"elps:job:{job}:"
+
+
+def term_key(job: JobId) -> str:
+    """Counter of the job's terms."""
+    return job_prefix(job) + "term"
+
+
+def manifests_key(job: JobId) -> str:
+    """Hash: checkpoint name to its encoded manifest; a checkpoint is valid once its manifest is here."""
+    return job_prefix(job) + "manifests"
+
+
+def chunk_key(job: JobId, checkpoint: str, partition: int, array: str) -> str:
+    """One partition's array in one checkpoint."""
+    return f"{job_prefix(job)}ckpt:{checkpoint}:{partition}:{array}"

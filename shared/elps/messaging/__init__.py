@@ -1,0 +1,1 @@
+"""The bus: publish, subscribe and request over RabbitMQ, or within one process."""

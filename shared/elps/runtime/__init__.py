@@ -1,0 +1,1 @@
+"""What every service process shares: settings, logs, its start and its orderly end."""

@@ -1,0 +1,55 @@
+"""What services ask of a store. `RedisStore` and `MemoryStore` both pass the same tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Protocol
+
+CHUNK_BYTES = 1024 * 1024
+"""Largest single value handed to the store: larger ones are several times slower in Redis (measured)."""
+
+
+class Store(Protocol):
+    """A durable map. Every wait is bounded and raises `RetryLater`; writes are idempotent, so a repeat does no harm."""
+
+    async def get(self, key: str) -> bytes | None:
+        """The value of a key."""
+
+    async def put(self, key: str, value: bytes | memoryview) -> None:
+        """Set a key. At most `CHUNK_BYTES`, else `ValueError`."""
+
+    async def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Values of several keys, fetched in bounded pipelines."""
+
+    async def put_many(self, items: Mapping[str, bytes | memoryview]) -> None:
+        """Set several keys, in bounded pipelines."""
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Remove keys; absent ones are no error."""
+
+    async def hash_get(self, key: str, field: str) -> bytes | None:
+        """One field of a hash."""
+
+    async def hash_all(self, key: str) -> dict[str, bytes]:
+        """All fields of a hash."""
+
+    async def hash_put(self, key: str, field: str, value: bytes) -> None:
+        """Set one field of a hash."""
+
+    async def hash_delete(self, key: str, fields: Sequence[str]) -> None:
+        """Remove fields of a hash."""
+
+    async def raise_to(self, key: str, at_least: int, update_id: str) -> int:
+        """Advance a counter by one, to `at_least` at the least, and return it; the same `update_id` returns the same number.
+
+        One Lua script: exact under repeats and concurrent callers.
+        """
+
+    def scan(self, prefix: str) -> AsyncIterator[str]:
+        """Names of all keys with this prefix, in no order, without blocking the store."""
+
+    async def check(self) -> list[str]:
+        """What is wrong with the store's own set-up (eviction policy, persistence), for people; empty when all is well."""
+
+    async def close(self) -> None:
+        """Release the connections."""
