@@ -5,6 +5,7 @@ Every wait is bounded; one that passes raises `RetryLater` and names who did not
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -83,11 +84,15 @@ class Client:
         return decode(await self._request(topology.JOBS, key, body, "scheduler"), Reply)
 
     async def _request(self, exchange: str, key: str, body: bytes, whom: str) -> bytes:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             return await self._bus.request(exchange, key, body, timeout_s=self._timeout_s)
         except RetryLater as error:
             if not self._bus.connected:
-                raise RetryLater(f"the broker is not reachable ({error}): is it running? try `make status`") from None
-            raise RetryLater(
-                f"the {whom} did not answer within {self._timeout_s:g} s: is it running? try `make status`"
-            ) from error
+                raise RetryLater(
+                    f"the broker is not reachable ({error}): is it running? try `make status`"
+                ) from None
+            waited = loop.time() - began >= 0.9 * self._timeout_s
+            how = f"did not answer within {self._timeout_s:g} s" if waited else "is not there"
+            raise RetryLater(f"the {whom} {how}: is it running? try `make status`") from error

@@ -35,10 +35,13 @@ def load(path: str | Path) -> dict[str, Any]:
     suffix = Path(name).suffix.lower()
     if suffix not in _READERS:
         raise InvalidDocument(
-            "job file", [f"{name}: expected a name that ends in {', '.join(_READERS)}; for standard input give -"]
+            "job file",
+            [
+                f"{name}: expected a name that ends in {', '.join(_READERS)}; for standard input give -"
+            ],
         )
     try:
-        with open(name, "rb") as file:
+        with Path(name).open("rb") as file:
             body = file.read(MAX_MESSAGE_BYTES + 1)
     except OSError as error:
         raise InvalidDocument("job file", [f"{name}: {error.strerror or error}"]) from None
@@ -66,7 +69,9 @@ def read(body: bytes, name: str, suffix: str | None) -> dict[str, Any]:
             complaints.append(f"{name}: nested too deeply")
             continue
         if not isinstance(value, dict):
-            complaints.append(f"{name}: expected a table of fields such as task and data, got {_kind(value)}")
+            complaints.append(
+                f"{name}: expected a table of fields such as task and data, got {_kind(value)}"
+            )
             continue
         if problems := list(_unfit(value, "", 0)):
             raise InvalidDocument("job file", [f"{name}: {problem}" for problem in problems])
@@ -82,7 +87,9 @@ def assign(document: dict[str, Any], setting: str) -> None:
     path, equals, text = setting.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys):
-        raise InvalidDocument("setting", [f"{setting!r}: expected key.path=value, such as optimizer.lr=0.1"])
+        raise InvalidDocument(
+            "setting", [f"{setting!r}: expected key.path=value, such as optimizer.lr=0.1"]
+        )
     table = document
     for depth, key in enumerate(keys[:-1]):
         inner = table.get(key)
@@ -154,7 +161,9 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
 )
 
 
@@ -163,13 +172,20 @@ def _read_yaml(text: str) -> object:
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise _SyntaxFault(f"not YAML: {error.problem or error.context}", mark.line + 1 if mark else 0) from None
+        raise _SyntaxFault(
+            f"not YAML: {error.problem or error.context}", mark.line + 1 if mark else 0
+        ) from None
     except yaml.YAMLError as error:
         raise _SyntaxFault(f"not YAML: {error}") from None
 
 
 _Reader = Callable[[str], object]
-_READERS: dict[str, _Reader] = {".toml": _read_toml, ".yaml": _read_yaml, ".yml": _read_yaml, ".json": _read_json}
+_READERS: dict[str, _Reader] = {
+    ".toml": _read_toml,
+    ".yaml": _read_yaml,
+    ".yml": _read_yaml,
+    ".json": _read_json,
+}
 
 
 def _guess(text: str) -> list[_Reader]:

@@ -11,7 +11,13 @@ from typing import Self
 from elps.contracts import topology
 from elps.contracts.codec import decode
 from elps.contracts.ids import JobId
-from elps.contracts.messages import IterationRow, IterationRows, JobEvent, LogLines, TelemetryMessage
+from elps.contracts.messages import (
+    IterationRow,
+    IterationRows,
+    JobEvent,
+    LogLines,
+    TelemetryMessage,
+)
 from elps.messaging.port import Bus, Delivery, Queue, Subscription
 
 HELD = 10_000
@@ -29,10 +35,15 @@ class Following:
 
     def __init__(self, bus: Bus, job: JobId, *, logs: bool = False) -> None:
         self._bus = bus
-        bindings = [(topology.EVENTS, topology.event_key(job, "#")), (topology.TELEMETRY, topology.telemetry_key(job))]
+        bindings = [
+            (topology.EVENTS, topology.event_key(job, "#")),
+            (topology.TELEMETRY, topology.telemetry_key(job)),
+        ]
         if logs:
             bindings.append((topology.TELEMETRY, topology.log_key(job)))
-        self._queue = Queue(f"elps.follow.{job}.{secrets.token_hex(6)}", tuple(bindings), max_length=HELD)
+        self._queue = Queue(
+            f"elps.follow.{job}.{secrets.token_hex(6)}", tuple(bindings), max_length=HELD
+        )
         self._job = job
         self._held: deque[Item] = deque()  #: at most HELD, oldest first
         self._arrived = asyncio.Event()  #: set when `_held` is not empty
@@ -45,7 +56,10 @@ class Following:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._subscription is not None:
             await self._subscription.cancel()

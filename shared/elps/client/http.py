@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.parse
@@ -13,6 +14,10 @@ from elps.contracts.errors import InvalidDocument, RetryLater
 from elps.contracts.ids import parse_job_id
 
 ANSWER_S = 5.0
+PAUSE_S = 0.3
+"""Events that the monitor holds come at once; after such a pause they were all."""
+FROM_THE_OLDEST = "-0"
+"""A place that no run of the monitor gave out, so that it starts with the oldest event that it holds."""
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 
@@ -53,13 +58,29 @@ class MonitorHttp:
         """All shards."""
         return self.get("/api/shards")
 
+    def recent_events(self, job: str) -> list[Any]:
+        """The events of a job that the monitor still holds, oldest first.
+
+        The monitor streams events without end, so they are read until it pauses.
+        """
+        query = urllib.parse.urlencode({"job": parse_job_id(job)})
+        request = self._request(f"/api/events?{query}", {"Last-Event-ID": FROM_THE_OLDEST})
+        found: list[Any] = []
+        try:
+            with self._opener.open(request, timeout=PAUSE_S) as response:
+                while line := response.readline(MAX_ANSWER_BYTES):
+                    if line.startswith(b"data: ") and "what" in (event := json.loads(line[6:])):
+                        found.append(event)
+        except TimeoutError:
+            return found
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise RetryLater(f"the monitor at {self._url} told no events ({error})") from None
+        return found
+
     def get(self, path: str, **parameters: int | str) -> Any:
         """The JSON at `path`."""
         query = f"?{urllib.parse.urlencode(parameters)}" if parameters else ""
-        headers = {"Accept": "application/json"}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
-        request = urllib.request.Request(self._url + path + query, headers=headers)
+        request = self._request(path + query, {"Accept": "application/json"})
         try:
             with self._opener.open(request, timeout=self._timeout_s) as response:
                 body = response.read(MAX_ANSWER_BYTES + 1)
@@ -68,17 +89,26 @@ class MonitorHttp:
             if error.code >= 500:
                 raise RetryLater(f"the monitor at {self._url} could not answer: {said}") from None
             raise QueryRefused(said) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             why = getattr(error, "reason", error)
             raise RetryLater(
                 f"the monitor at {self._url} did not answer ({why}): is it running? try `make status`"
             ) from None
         if len(body) > MAX_ANSWER_BYTES:
-            raise InvalidDocument("answer of the monitor", [f"more than {MAX_ANSWER_BYTES >> 20} MiB; ask for less"])
+            raise InvalidDocument(
+                "answer of the monitor", [f"more than {MAX_ANSWER_BYTES >> 20} MiB; ask for less"]
+            )
         try:
             return json.loads(body)
         except ValueError as error:
-            raise InvalidDocument("answer of the monitor", [f"{self._url}{path}: not JSON: {error}"]) from None
+            raise InvalidDocument(
+                "answer of the monitor", [f"{self._url}{path}: not JSON: {error}"]
+            ) from None
+
+    def _request(self, path: str, headers: dict[str, str]) -> urllib.request.Request:
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        return urllib.request.Request(self._url + path, headers=headers)
 
 
 def _reason(body: bytes) -> str:

@@ -31,7 +31,9 @@ def _struct_of(kind: Any) -> type[msgspec.Struct] | None:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return kind
     if get_origin(kind) in (Union, types.UnionType):
-        structs = [a for a in get_args(kind) if isinstance(a, type) and issubclass(a, msgspec.Struct)]
+        structs = [
+            a for a in get_args(kind) if isinstance(a, type) and issubclass(a, msgspec.Struct)
+        ]
         if len(structs) == 1:
             return structs[0]
     return None
@@ -82,4 +84,3 @@ def _name(value: object) -> str:
 
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
-

@@ -20,7 +20,14 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 
 def encode(message: object) -> bytes:
     """Write a contract struct as JSON. NaN and infinities become null: fields that may hold them are optional."""
-    return orjson.dumps(msgspec.to_builtins(message, str_keys=True), option=orjson.OPT_SERIALIZE_NUMPY)
+    return orjson.dumps(msgspec.to_builtins(message, str_keys=True, enc_hook=_plain))
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and arrays of numpy as Python's own; this package does not import numpy for it."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise NotImplementedError(f"{type(value).__name__} is nothing that JSON can hold")
 
 
 def decode(body: bytes | bytearray | memoryview, kind: type[T]) -> T:
@@ -34,7 +41,9 @@ def decode(body: bytes | bytearray | memoryview, kind: type[T]) -> T:
 def loads(body: bytes | bytearray | memoryview | str) -> Any:
     """Read JSON of bounded size; raise `InvalidDocument` when it is none."""
     if len(body) > MAX_MESSAGE_BYTES:
-        raise InvalidDocument("message", [f"{len(body)} bytes, at most {MAX_MESSAGE_BYTES} are read"])
+        raise InvalidDocument(
+            "message", [f"{len(body)} bytes, at most {MAX_MESSAGE_BYTES} are read"]
+        )
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -44,7 +53,11 @@ def loads(body: bytes | bytearray | memoryview | str) -> Any:
 def parse_job(value: object) -> JobDocument:
     """Check a job document given as plain values; raise `InvalidDocument` with every fault found."""
     job, problems = convert_all(value, JobDocument)
-    if isinstance(value, dict) and isinstance(value.get("id"), str) and (problem := id_problem(value["id"])):
+    if (
+        isinstance(value, dict)
+        and isinstance(value.get("id"), str)
+        and (problem := id_problem(value["id"]))
+    ):
         problems.append(f"id: {problem}")
     if job is not None:
         problems += semantic_problems(job)

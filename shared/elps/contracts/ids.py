@@ -28,9 +28,8 @@ def id_problem(value: str) -> str | None:
     if _ID.fullmatch(value):
         return None
     shown = value if len(value) <= MAX_ID_LENGTH else value[:20] + "…"
-    return (
-        f"{shown!r} is not an identifier: expected 1 to {MAX_ID_LENGTH} of A-Z a-z 0-9 _ -, beginning with a letter or digit"
-    )
+    expected = f"1 to {MAX_ID_LENGTH} of A-Z a-z 0-9 _ -, beginning with a letter or digit"
+    return f"{shown!r} is not an identifier: expected {expected}"
 
 
 def parse_job_id(value: str) -> JobId:

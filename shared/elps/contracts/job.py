@@ -123,7 +123,7 @@ class Limits(_Part, kw_only=True):
     start_s: Positive = 120.0
     """From the start of a trainer to the end of its imports and the opening of its data."""
     first_iteration_s: Positive = 600.0
-    """A lease of which no earlier one was measured; later ones get `slack` times the slowest recent one, at least 5 s."""
+    """The first leases; later ones get `slack` times the slowest recent one, `floor_s` at the least."""
     slack: Annotated[float, Meta(ge=2, le=1000)] = 10.0
     floor_s: Annotated[float, Meta(gt=0, le=3600)] = 5.0
     """The least time a lease gets, however fast the earlier ones were."""
@@ -168,5 +168,7 @@ def semantic_problems(job: JobDocument) -> list[str]:
     if (job.stop.metric is None) != (job.stop.target is None):
         problems.append("stop: metric and target go together; give both or neither")
     if job.batch.global_ % job.batch.granule:
-        problems.append(f"batch: global {job.batch.global_} is not a multiple of granule {job.batch.granule}")
+        problems.append(
+            f"batch: global {job.batch.global_} is not a multiple of granule {job.batch.granule}"
+        )
     return problems

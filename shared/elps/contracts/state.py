@@ -39,6 +39,8 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     term: Term
     shards: list[ShardId]
     workers: dict[WorkerId, AgentId]
+    size: int = 0
+    """Worker slots the job was given; what `workers` lacks of it is to be replaced."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,5 +87,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A pause was asked for and the boundary is not reached yet."""
     terms: int = 0
     """Number of the newest term handed out."""
+    workers_named: int = 0
+    """Trainers started over the job's life; the next one's id has this number."""
     secret: str = ""
     """Proves to the data plane that a process belongs to this job; never shown."""

@@ -21,7 +21,14 @@ DEAD = "elps.dead"
 
 SCHEDULER_JOBS_QUEUE = "elps.scheduler.jobs"
 
-SUBMIT, KILL, PAUSE, RESUME, SCALE, SUSPEND = "submit", "kill", "pause", "resume", "scale", "suspend"
+SUBMIT, KILL, PAUSE, RESUME, SCALE, SUSPEND = (
+    "submit",
+    "kill",
+    "pause",
+    "resume",
+    "scale",
+    "suspend",
+)
 AGENT_BEAT, SHARD_BEAT, SCHEDULER_BEAT = "agent", "shard", "scheduler"
 
 

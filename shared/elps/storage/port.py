@@ -40,7 +40,9 @@ class Store(Protocol):
         """Remove fields of a hash."""
 
     async def raise_to(self, key: str, at_least: int, update_id: str) -> int:
-        """Advance a counter by one, to `at_least` at the least, and return it; the same `update_id` returns the same number.
+        """Advance a counter by one, to `at_least` at the least, and return it.
+
+        The same `update_id` returns the same number. A counter is read by this alone.
 
         One Lua script: exact under repeats and concurrent callers.
         """
@@ -49,7 +51,14 @@ class Store(Protocol):
         """Names of all keys with this prefix, in no order, without blocking the store."""
 
     async def check(self) -> list[str]:
-        """What is wrong with the store's own set-up (eviction policy, persistence), for people; empty when all is well."""
+        """What is wrong with the store's own set-up (eviction policy, persistence), for people; empty: nothing is."""
 
     async def close(self) -> None:
         """Release the connections."""
+
+
+def check_value(key: str, value: bytes | memoryview) -> None:
+    """Raise `ValueError` for a value that is too large for one key."""
+    size_bytes = value.nbytes if isinstance(value, memoryview) else len(value)
+    if size_bytes > CHUNK_BYTES:
+        raise ValueError(f"{key}: {size_bytes} bytes, at most {CHUNK_BYTES} go under one key")

@@ -1,1 +1,1 @@
-"""The sample stream: passes over the data laid end to end, iterations as intervals of it, and the order within a pass."""
+"""The sample stream: passes over the data laid end to end, iterations as intervals of it, the order in a pass."""

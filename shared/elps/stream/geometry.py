@@ -24,7 +24,9 @@ class Geometry:
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.batch < 1 or self.granule < 1 or self.batch % self.granule:
-            raise ValueError(f"no geometry: samples {self.samples}, batch {self.batch}, granule {self.granule}")
+            raise ValueError(
+                f"no geometry: samples {self.samples}, batch {self.batch}, granule {self.granule}"
+            )
 
     @property
     def per_pass(self) -> int:

@@ -1,0 +1,90 @@
+# Everything a developer or CI calls. `make help` lists it.
+
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+STAMP   := $(VENV)/.stamp
+LOCAL   := $(BIN)/python -m elps.local
+WORKERS ?= 2
+SHARDS  ?= 2
+ALL     ?=
+ARGS    ?=
+
+# Two test processes: the machines this is built for have two cores, and one broker serves both.
+XDIST   := -n 2 --dist loadfile
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lint format schema type test unit integration e2e chaos cover bench up down status clean demo
+.SUFFIXES:
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Make .venv with everything in it; fetch RabbitMQ and Redis if they are missing
+	@$(LOCAL) fetch
+
+# Keyed on pyproject.toml: done again only when that changes.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "elps needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) -V). Try: make setup PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || \
+	  { echo "the module venv is missing. On Debian and Ubuntu: sudo apt-get install python3-venv"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev --editable .
+	@touch $(STAMP)
+
+lint: $(STAMP) type ## Style, formatting, types, import rules, and that docs/job.schema.json is up to date
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m elps.contracts.schema --check docs/job.schema.json
+
+type: $(STAMP) ## Check the types
+	$(BIN)/mypy
+
+format: $(STAMP) ## Put the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+schema: $(STAMP) ## Write docs/job.schema.json anew
+	$(BIN)/python -m elps.contracts.schema --write docs/job.schema.json
+
+test: setup ## All tests but the benchmarks and the long ones; 10 minutes at most
+	$(BIN)/pytest $(XDIST) -m 'not long' --ignore=tests/bench --ignore=tests/chaos tests $(ARGS)
+	$(BIN)/pytest -m 'not long' tests/chaos $(ARGS)
+
+unit: $(STAMP) ## Tests without input or output
+	$(BIN)/pytest -m 'not long' tests/unit $(ARGS)
+
+integration: setup ## Tests with a real broker and store, those of the contracts included
+	$(BIN)/pytest -m 'not long' tests/contract tests/integration $(ARGS)
+
+e2e: setup ## Whole jobs
+	$(BIN)/pytest -m 'not long' tests/e2e $(ARGS)
+
+chaos: setup ## Kill, freeze and cut off (the short ones; ARGS='-m long' for the others)
+	$(BIN)/pytest -m 'not long' tests/chaos $(ARGS)
+
+cover: $(STAMP) ## Which lines the tests without input or output reach
+	$(BIN)/coverage run -m pytest -m 'not long' tests/unit $(ARGS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered
+
+bench: setup ## Measure; prints JSON lines
+	@for file in tests/bench/bench_*.py; do $(BIN)/python $$file $(ARGS) || exit 1; done
+
+up: setup ## Start a private RabbitMQ, Redis and all services, or change their number [WORKERS=2] [SHARDS=2]
+	@$(LOCAL) up --workers $(WORKERS) --shards $(SHARDS)
+
+down: $(STAMP) ## Checkpoint running jobs and end all of it
+	@$(LOCAL) down
+
+status: $(STAMP) ## Show the processes of the stack
+	@$(LOCAL) status
+
+clean: $(STAMP) ## End the stack and remove its data and logs [ALL=1: the unpacked RabbitMQ and Redis too]
+	@$(LOCAL) clean $(if $(ALL),--all)
+
+demo: up ## Start the stack and train a few jobs on real data
+	@$(BIN)/python examples/demo.py $(ARGS)

@@ -1,0 +1,76 @@
+"""All that one monitor knows: messages go in by one method each, and what one part lets go the others let go too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from elps.contracts.ids import JobId
+from elps.contracts.messages import (
+    IterationRows,
+    JobEvent,
+    MemberMessage,
+    ShardBeat,
+    TelemetryMessage,
+)
+from elps.contracts.state import JobRecord
+from elps.monitor.core.feed import Feed
+from elps.monitor.core.jobs import Jobs
+from elps.monitor.core.logs import Logs
+from elps.monitor.core.members import Members
+
+
+class State:
+    """The monitor's memory. `now_s` is always the receiver's monotonic clock."""
+
+    def __init__(self, *, lost_s: float, run: str) -> None:
+        self.members = Members(lost_s)
+        self.jobs = Jobs()
+        self.logs = Logs()
+        self.feed = Feed(run)
+        self.rows = 0
+        """Rows taken, repeats not counted."""
+
+    def take_beat(self, beat: MemberMessage, now_s: float) -> None:
+        """Take a member's heartbeat."""
+        if self.members.take(beat, now_s) and isinstance(beat, ShardBeat):
+            for hosted in beat.jobs:
+                if hosted.leads:
+                    self.jobs.take_leader(hosted, beat.shard, now_s)
+            self._tidy()
+
+    def take_event(self, event: JobEvent, now_s: float) -> None:
+        """Take an event of a job."""
+        self.jobs.take_event(event, now_s)
+        self.feed.add(event)
+        self._tidy()
+
+    def take_telemetry(self, message: TelemetryMessage, now_s: float) -> None:
+        """Take finished iterations, or lines that a trainer printed."""
+        if isinstance(message, IterationRows):
+            self.rows += self.jobs.take_rows(message.job, message.rows, now_s)
+        elif self.jobs.heard(message.job, now_s):
+            self.logs.add(message.job, message.worker, message.at, message.lines)
+        self._tidy()
+
+    def take_records(self, records: Iterable[JobRecord], asked_s: float) -> None:
+        """Take the store's index of jobs as it was when asked for at `asked_s`."""
+        self.jobs.take_records(records, asked_s)
+        self._tidy()
+
+    def take_record(self, job: JobId, record: JobRecord | None, now_s: float) -> None:
+        """Take what the store knows of one job: its record, or that there is none."""
+        if record is None:
+            self.jobs.absent(job, now_s)
+        else:
+            self.jobs.take_record(record, now_s)
+        self._tidy()
+
+    def check_invariants(self) -> None:
+        """Raise `AssertionError` when a bound or a sum does not hold."""
+        self.jobs.check_invariants()
+        for job in self.jobs:
+            job.history.check_invariants()
+
+    def _tidy(self) -> None:
+        for job in self.jobs.take_gone():
+            self.logs.forget(job)

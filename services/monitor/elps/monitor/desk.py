@@ -1,0 +1,220 @@
+"""Where questions are answered: over HTTP and over the broker alike. Reads the records that the state misses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+import orjson
+import structlog
+
+from elps.contracts import topology
+from elps.contracts.codec import MAX_MESSAGE_BYTES
+from elps.contracts.errors import InvalidDocument, RetryLater
+from elps.contracts.ids import JobId
+from elps.contracts.messages import Answer, Query
+from elps.contracts.state import JobRecord
+from elps.messaging.port import Bus, Delivery
+from elps.monitor import queries
+from elps.monitor.core import intake
+from elps.monitor.core.state import State
+from elps.monitor.health import Surroundings
+from elps.runtime.service import Clock
+from elps.storage.port import Store
+
+log = structlog.get_logger(__name__)
+M = TypeVar("M")
+
+REPEATS = 4096
+"""Message ids remembered: a repeat comes soon after its first, when a connection was lost."""
+ENVELOPE_BYTES = 1024
+
+
+class Desk:
+    """Takes what comes over the bus into the state, and answers from it."""
+
+    def __init__(self, state: State, bus: Bus, store: Store, clock: Clock, version: str) -> None:
+        self.state, self.bus, self.store, self.clock, self.version = (
+            state,
+            bus,
+            store,
+            clock,
+            version,
+        )
+        self.store_problem: str | None = "not asked yet"
+        self.refused: dict[str, int] = {
+            "members": 0,
+            "events": 0,
+            "telemetry": 0,
+            "query": 0,
+            "store": 0,
+        }
+        """Messages and records that could not be read, by where they came from."""
+        self.taken: dict[str, int] = {"members": 0, "events": 0, "telemetry": 0, "query": 0}
+        self.changed = (
+            asyncio.Event()
+        )  #: set and replaced at each event, for those who wait for the next
+        self.missed = asyncio.Event()  #: set when a record is to be read
+        self._seen: OrderedDict[tuple[str, str], None] = (
+            OrderedDict()
+        )  #: keys and ids of the newest messages taken
+
+    # --- from the bus; `InvalidDocument` makes the bus bury the message ---
+
+    async def on_members(self, delivery: Delivery) -> None:
+        """A heartbeat."""
+        beat = self._read("members", intake.read_beat, delivery)
+        self.state.take_beat(beat, self.clock.monotonic())
+        self._note_missing()
+
+    async def on_event(self, delivery: Delivery) -> None:
+        """An event of a job."""
+        event = self._read("events", intake.read_event, delivery)
+        if self._repeated(delivery):
+            return
+        self.state.take_event(event, self.clock.monotonic())
+        self._remember(delivery)
+        self.changed.set()
+        self.changed = asyncio.Event()
+        self._note_missing()
+
+    async def on_telemetry(self, delivery: Delivery) -> None:
+        """Iteration rows or log lines. Rows tell repeats by themselves, lines do not."""
+        message = self._read("telemetry", intake.read_telemetry, delivery)
+        if self._repeated(delivery):
+            return
+        self.state.take_telemetry(message, self.clock.monotonic())
+        self._remember(delivery)
+        self._note_missing()
+
+    async def on_query(self, delivery: Delivery) -> None:
+        """A question; one that cannot be read is answered with the reason and buried."""
+        try:
+            query = self._read("query", intake.read_query, delivery)
+        except InvalidDocument as error:
+            await self._respond(delivery, Answer(ok=False, reason=str(error)))
+            raise
+        try:
+            body = await self.answer(query)
+        except (queries.UnknownJob, RetryLater) as error:
+            await self._respond(delivery, Answer(ok=False, reason=str(error)))
+            return
+        if len(body) + ENVELOPE_BYTES > MAX_MESSAGE_BYTES:
+            reason = f"the answer has {len(body)} bytes, more than a message may have: ask with a lower limit"
+            await self._respond(delivery, Answer(ok=False, reason=reason))
+            return
+        await self._respond(delivery, Answer(ok=True, result=msgspec.Raw(body)))
+
+    # --- answers ---
+
+    async def answer(self, query: Query) -> bytes:
+        """The JSON that answers a checked query.
+
+        Raises `UnknownJob`, and `RetryLater` when the store must be asked and is away.
+        """
+        return orjson.dumps(await self.ask(query))
+
+    async def ask(self, query: Query) -> Any:
+        """The answer as plain values; see `answer`."""
+        if query.job is not None:
+            known = self.state.jobs.get(query.job)
+            if known is None or known.record is None:
+                await self._read_for(JobId(query.job), required=known is None)
+        return queries.ask(self.state, query, self.clock.monotonic(), self.around)
+
+    @property
+    def around(self) -> Surroundings:
+        """Broker and store as they are."""
+        return Surroundings(
+            broker=self.bus.connected, store_problem=self.store_problem, version=self.version
+        )
+
+    # --- from the store ---
+
+    async def read_index(self) -> None:
+        """Read all records. Raises `RetryLater`."""
+        asked_s = self.clock.monotonic()
+        index = await self.store.hash_all(topology.JOB_INDEX)
+        records = [
+            record for key, body in index.items() if (record := self._record(key, body)) is not None
+        ]
+        self.state.take_records(records, asked_s)
+
+    async def read_missing(self) -> None:
+        """Read the records that the state misses. Raises `RetryLater`, and they stay missing."""
+        self.missed.clear()
+        jobs = self.state.jobs.take_missing()
+        try:
+            for job in jobs:
+                await self.read_record(job)
+        except RetryLater:
+            self.state.jobs.still_missing(jobs)
+            self.missed.set()
+            raise
+
+    async def read_record(self, job: JobId) -> None:
+        """Read one record into the state. Raises `RetryLater`."""
+        body = await self.store.hash_get(topology.JOB_INDEX, job)
+        record = self._record(job, body) if body is not None else None
+        self.state.take_record(job, record, self.clock.monotonic())
+
+    async def check_store(self) -> None:
+        """Ask the store how it is."""
+        try:
+            self.store_problem = "; ".join(await self.store.check()) or None
+        except RetryLater as error:
+            self.store_problem = str(error)
+
+    # --- within ---
+
+    async def _read_for(self, job: JobId, *, required: bool) -> None:
+        try:
+            await self.read_record(job)
+        except RetryLater:
+            if required:
+                raise
+
+    def _record(self, key: str, body: bytes) -> JobRecord | None:
+        try:
+            record = intake.read_record(body)
+            if record.id != key:
+                raise InvalidDocument(
+                    "record", [f"it is of job {record.id!r}, its field is {key!r}"]
+                )
+        except InvalidDocument as error:
+            self.refused["store"] += 1
+            log.warning("record_refused", job=key[:64], reason=str(error))
+            return None
+        return record
+
+    def _read(self, source: str, read: Callable[[bytes], M], delivery: Delivery) -> M:
+        try:
+            message = read(delivery.body)
+        except InvalidDocument:
+            self.refused[source] += 1
+            raise
+        self.taken[source] += 1
+        return message
+
+    def _repeated(self, delivery: Delivery) -> bool:
+        """Whether a message came before; the same id under another key is another message."""
+        return (delivery.routing_key, delivery.message_id) in self._seen
+
+    def _remember(self, delivery: Delivery) -> None:
+        if delivery.message_id:
+            self._seen[delivery.routing_key, delivery.message_id] = None
+            while len(self._seen) > REPEATS:
+                self._seen.popitem(last=False)
+
+    def _note_missing(self) -> None:
+        if self.state.jobs.any_missing:
+            self.missed.set()
+
+    async def _respond(self, delivery: Delivery, answer: Answer) -> None:
+        try:
+            await self.bus.respond(delivery, msgspec.json.encode(answer))
+        except RetryLater as error:  # the asker has its own time-out; asking again costs it little
+            log.warning("answer_lost", error=str(error))

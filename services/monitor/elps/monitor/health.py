@@ -1,0 +1,75 @@
+"""The health report: what is there of the stack, as far as its beats, the broker and the store tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from elps.contracts.messages import AgentBeat, SchedulerBeat, ShardBeat
+from elps.monitor import views
+from elps.monitor.core.members import Roster
+from elps.monitor.core.state import State
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the shell knows of broker and store, and of itself."""
+
+    broker: bool
+    """Whether the broker is reachable."""
+    store_problem: str | None
+    """What was wrong with the store when it was asked last; None when nothing."""
+    version: str
+
+
+def health(state: State, now_s: float, around: Surroundings) -> views.HealthView:
+    """Whether broker, store and every kind of member are there, and of one version."""
+    members = state.members
+    parts = {
+        "broker": _part(around.broker, "connected" if around.broker else "not reachable"),
+        "store": _part(around.store_problem is None, around.store_problem or "reachable"),
+        "scheduler": _roster("scheduler", members.schedulers, now_s),
+        "shards": _roster("shard", members.shards, now_s),
+        "workers": _roster("agent", members.agents, now_s),
+        "versions": _versions(state, now_s, around.version),
+    }
+    status = "ok" if all(part["status"] == "ok" for part in parts.values()) else "degraded"
+    return {"status": status, "parts": parts, "version": around.version}
+
+
+def _part(ok: bool, detail: str, count: int | None = None) -> views.PartView:
+    return {
+        "status": "ok" if ok else "degraded",
+        "detail": detail,
+        "count": int(ok) if count is None else count,
+    }
+
+
+def _roster(
+    kind: str, roster: Roster[ShardBeat] | Roster[AgentBeat] | Roster[SchedulerBeat], now_s: float
+) -> views.PartView:
+    there, lost = 0, []
+    for member, liveness, heard_s in roster.listed(now_s):
+        if liveness != "lost":
+            there += 1
+        elif not getattr(member.beat, "leaving", False):
+            name = getattr(member.beat, kind, kind)
+            lost.append(f"{name} silent for {heard_s:.0f} s")
+    if lost:
+        return _part(False, "; ".join(lost[:10]), there)
+    return _part(there > 0, f"{there} there" if there else f"no {kind} has been heard", there)
+
+
+def _versions(state: State, now_s: float, own: str) -> views.PartView:
+    found: dict[str, list[str]] = {own: ["monitor"]}
+    for kind, roster in (
+        ("scheduler", state.members.schedulers),
+        ("shard", state.members.shards),
+        ("agent", state.members.agents),
+    ):
+        for member, liveness, _ in roster.listed(now_s):
+            if liveness != "lost":
+                found.setdefault(member.beat.version, []).append(getattr(member.beat, kind, kind))
+    if len(found) == 1:
+        return _part(True, own)
+    told = (f"{version}: {', '.join(names[:5])}" for version, names in sorted(found.items()))
+    return _part(False, "; ".join(told), len(found))

@@ -1,0 +1,218 @@
+"""The HTTP side: routes, types, authority and errors. The answers come from the desk."""
+
+from __future__ import annotations
+
+import hmac
+from importlib.resources import files
+from typing import Annotated, Any
+
+import orjson
+import structlog
+from fastapi import Depends, FastAPI, Header, Path, Request, Response
+from fastapi import Query as Parameter
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, StreamingResponse
+from fastapi.routing import APIRouter
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.exceptions import HTTPException
+
+from elps.contracts.errors import ElpsError, InvalidDocument, RetryLater
+from elps.contracts.messages import Query
+from elps.monitor import views
+from elps.monitor.core.intake import MAX_ITERATION, MAX_LIMIT, check_query
+from elps.monitor.desk import Desk
+from elps.monitor.health import health
+from elps.monitor.metrics import CONTENT_TYPE, Metrics
+from elps.monitor.queries import UnknownJob
+from elps.monitor.settings import Settings
+from elps.monitor.streaming import Readers
+
+log = structlog.get_logger(__name__)
+
+JobPath = Annotated[str, Path(max_length=64, description="Id of the job")]
+Since = Annotated[
+    int, Parameter(ge=0, le=MAX_ITERATION, description="Number of the first one to return")
+]
+Limit = Annotated[
+    int, Parameter(ge=1, le=MAX_LIMIT, description="How many at most; an answer may hold fewer")
+]
+JobFilter = Annotated[str | None, Parameter(max_length=64, description="Only events of this job")]
+LastEvent = Annotated[str | None, Header(max_length=64, description="Go on after this event")]
+Shown = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
+
+CSP = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+_FRESH = {"Cache-Control": "no-store"}
+_BAD: dict[int | str, dict[str, Any]] = {
+    401: {"model": views.Problem, "description": "The token is missing or wrong"},
+    422: {"model": views.Problem, "description": "A parameter is out of range"},
+}
+_NO_JOB: dict[int | str, dict[str, Any]] = {
+    404: {"model": views.Problem, "description": "There is no such job"},
+    503: {"model": views.Problem, "description": "The store must be asked and does not answer"},
+}
+
+
+class Authority:
+    """Knows the token, if there is one."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._token = settings.token.reveal().encode() if settings.token is not None else None
+
+    def accepts(self, shown: HTTPAuthorizationCredentials | None) -> bool:
+        """Whether what was shown is enough."""
+        if self._token is None:
+            return True
+        credentials = shown.credentials if shown is not None else ""
+        return hmac.compare_digest(credentials.encode(errors="replace"), self._token)
+
+    def require(self, shown: Shown) -> None:
+        """A dependency of routes: 401 when it is not."""
+        if not self.accepts(shown):
+            reason = "this monitor wants a token: Authorization: Bearer <ELPS_TOKEN>"
+            raise HTTPException(401, reason, {"WWW-Authenticate": "Bearer"})
+
+
+def build(desk: Desk, settings: Settings, readers: Readers) -> FastAPI:
+    """The application; `desk` answers, `readers` stream events."""
+    app = FastAPI(
+        title="elps monitor",
+        version=desk.version,
+        description="Jobs, iterations, workers, shards and health of one elps stack. Read only.",
+        docs_url=None,  # it would load its scripts from another host
+        redoc_url=None,
+    )
+    authority = Authority(settings)
+    api = APIRouter(dependencies=[Depends(authority.require)], responses=_BAD)
+    _questions(api, desk)
+    _flows(api, desk, readers)
+    app.include_router(api)
+    _open_to_all(app, desk, authority)
+    _explain_errors(app)
+    return app
+
+
+def _questions(api: APIRouter, desk: Desk) -> None:
+    """The questions that the broker's side answers too."""
+
+    async def answer(query: Query) -> Response:
+        check_query(query)
+        return _json(await desk.answer(query))
+
+    @api.get("/api/jobs", response_model=views.JobsView)
+    async def jobs(limit: Limit = 1000) -> Response:
+        """All jobs that are not ended, and the newest that are, in the order of their arrival."""
+        return await answer(Query(what="jobs", limit=limit))
+
+    @api.get("/api/jobs/{job}", response_model=views.JobDetail, responses=_NO_JOB)
+    async def job(job: JobPath) -> Response:
+        """One job, with its document."""
+        return await answer(Query(what="job", job=job))
+
+    @api.get("/api/jobs/{job}/iterations", response_model=views.IterationsView, responses=_NO_JOB)
+    async def iterations(job: JobPath, since: Since = 0, limit: Limit = 1000) -> Response:
+        """Finished iterations with each worker's times; go on with `since` = `next`."""
+        return await answer(Query(what="iterations", job=job, since=since, limit=limit))
+
+    @api.get("/api/jobs/{job}/logs", response_model=views.LogsView, responses=_NO_JOB)
+    async def logs(job: JobPath, since: Since = 0, limit: Limit = 1000) -> Response:
+        """What the job's trainers printed; go on with `since` = `next`."""
+        return await answer(Query(what="logs", job=job, since=since, limit=limit))
+
+    @api.get("/api/workers", response_model=views.WorkersView)
+    async def workers() -> Response:
+        """All worker agents with their trainers."""
+        return await answer(Query(what="workers"))
+
+    @api.get("/api/shards", response_model=views.ShardsView)
+    async def shards() -> Response:
+        """All shards with the jobs that they take part in."""
+        return await answer(Query(what="shards"))
+
+
+def _flows(api: APIRouter, desk: Desk, readers: Readers) -> None:
+    """What is no question: events as they come, and the scrape."""
+    described: dict[int | str, dict[str, Any]] = {
+        200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
+        503: {"model": views.Problem, "description": "Too many readers"},
+    }
+
+    @api.get("/api/events", response_class=StreamingResponse, responses=described)
+    async def events(job: JobFilter = None, last_event_id: LastEvent = None) -> Response:
+        """What happens to jobs, as server-sent events from now on, or from after `Last-Event-ID` on.
+
+        The event's name is its `what`; ``missed`` tells that some were lost, so that the reader should ask anew.
+        """
+        stream = readers.open(last_event_id, job)
+        return StreamingResponse(stream, headers=_FRESH, media_type="text/event-stream")
+
+    metrics_of = Metrics(desk)
+
+    @api.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    async def metrics() -> Response:
+        """Everything for Prometheus. Series of a job end with the job."""
+        return Response(metrics_of.text(), media_type=CONTENT_TYPE)
+
+
+def _open_to_all(app: FastAPI, desk: Desk, authority: Authority) -> None:
+    """What needs no token: a bare health status, and the page, which holds no data."""
+    described: dict[int | str, dict[str, Any]] = {
+        503: {"model": views.HealthView, "description": "A part of the stack is missing"}
+    }
+
+    @app.get("/healthz", response_model=views.HealthView, responses=described)
+    async def healthz(shown: Shown) -> Response:
+        """Whether the whole stack is there: 200 or 503. Without the token only that is told."""
+        report = health(desk.state, desk.clock.monotonic(), desk.around)
+        if not authority.accepts(shown):
+            report["parts"] = {}
+        return _json(orjson.dumps(report), 200 if report["status"] == "ok" else 503)
+
+    page = files("elps.monitor").joinpath("page.html").read_text("utf-8")
+
+    @app.get("/", response_class=HTMLResponse)
+    async def dashboard() -> Response:
+        """The dashboard: one page that asks the API; it holds no data itself."""
+        headers = {"Content-Security-Policy": CSP, "X-Content-Type-Options": "nosniff"}
+        return HTMLResponse(page, headers=headers)
+
+
+def _json(body: bytes, status: int = 200) -> Response:
+    return Response(body, status, _FRESH, "application/json")
+
+
+def _problem(status: int, reason: str, headers: Any = None) -> Response:
+    return Response(orjson.dumps({"reason": reason}), status, headers, "application/json")
+
+
+def _explain_errors(app: FastAPI) -> None:
+    """Every error has a JSON body with its reason."""
+
+    @app.exception_handler(ElpsError)
+    async def ours(_request: Request, error: ElpsError) -> Response:
+        match error:
+            case UnknownJob():
+                return _problem(404, str(error))
+            case InvalidDocument():
+                return _problem(422, "; ".join(error.problems))
+            case RetryLater():
+                return _problem(503, str(error), {"Retry-After": "1"})
+        log.error("request_failed", error=str(error), exc_info=error)
+        return _problem(500, str(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def parameters(_request: Request, error: RequestValidationError) -> Response:
+        told = (f"{'.'.join(map(str, e['loc'][1:]))}: {e['msg'].lower()}" for e in error.errors())
+        return _problem(422, "; ".join(told))
+
+    @app.exception_handler(HTTPException)
+    async def plain(_request: Request, error: HTTPException) -> Response:
+        return _problem(error.status_code, str(error.detail), error.headers)
+
+    @app.exception_handler(Exception)
+    async def unexpected(_request: Request, error: Exception) -> Response:
+        log.error("request_failed", error=repr(error), exc_info=error)
+        return _problem(500, "the monitor failed to answer; its log says why")

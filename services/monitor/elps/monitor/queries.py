@@ -1,0 +1,292 @@
+"""One pure function for each question. HTTP and the broker give what these return, byte for byte."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from elps.contracts.errors import ElpsError
+from elps.contracts.messages import AgentBeat, Query, WorkerTiming
+from elps.contracts.state import JobState
+from elps.monitor import views
+from elps.monitor.core.jobs import Job, led_by
+from elps.monitor.core.state import State
+from elps.monitor.health import Surroundings, health
+
+LIST_REASON_CHARACTERS = 500
+CURVE_POINTS = 40
+ANSWER_CELLS = 8_000
+"""Rows and workers' parts in one answer: about 2 MiB of JSON, half of what a message may have."""
+ANSWER_LOG_BYTES = 1024 * 1024
+MAX_JOBS_LISTED = 1_000
+_MOVING = (JobState.RUNNING,)
+_HIDDEN = ("secret", "password", "passwd", "token", "credential", "api_key", "apikey")
+HIDDEN = "(hidden)"
+
+
+class UnknownJob(ElpsError):
+    """There is no such job; the text says so with its id."""
+
+    def __init__(self, job: str) -> None:
+        self.job = job
+        super().__init__(f"there is no job {job!r}")
+
+
+def ask(state: State, query: Query, now_s: float, around: Surroundings) -> Any:
+    """Answer a query that was checked. Raises `UnknownJob`."""
+    match query.what:
+        case "jobs":
+            return jobs(state, query.limit)
+        case "job":
+            return job(state, query.job or "")
+        case "iterations":
+            return iterations(state, query.job or "", query.since, query.limit)
+        case "logs":
+            return logs(state, query.job or "", query.since, query.limit)
+        case "workers":
+            return workers(state, now_s)
+        case "shards":
+            return shards(state, now_s)
+        case "health":
+            return health(state, now_s, around)
+
+
+def jobs(state: State, limit: int) -> views.JobsView:
+    """The list of jobs; when there are more than `limit` the oldest ended ones are left out."""
+    listed = state.jobs.newest(min(limit, MAX_JOBS_LISTED))
+    return {"jobs": [_job(job, LIST_REASON_CHARACTERS) for job in listed], "total": len(state.jobs)}
+
+
+def job(state: State, job_id: str) -> views.JobDetail:
+    """One job, with its document. Raises `UnknownJob`."""
+    found = _find(state, job_id)
+    document = msgspec.to_builtins(found.record.document) if found.record is not None else {}
+    dismissed = dict(found.hosted.dismissed) if found.hosted is not None and _is_led(found) else {}
+    return {**_job(found, None), "document": _without_secrets(document), "dismissed": dismissed}  # type: ignore[typeddict-item]
+
+
+def iterations(state: State, job_id: str, since: int, limit: int) -> views.IterationsView:
+    """Finished iterations from number `since` on. Raises `UnknownJob`."""
+    history = _find(state, job_id).history
+    rows: list[views.IterationView] = []
+    after, cells, more = since, 0, False
+    for row in history.rows.since(since):
+        cells += 1 + len(row.workers)
+        if len(rows) >= limit or (rows and cells > ANSWER_CELLS):
+            more = True
+            break
+        rows.append(msgspec.to_builtins(row))
+        after = row.iteration + 1
+    evaluations = [
+        msgspec.to_builtins(e)
+        for e in history.evaluations.since(since)
+        if not more or e.iteration < after
+    ]
+    return {"job": job_id, "rows": rows, "evaluations": evaluations, "next": after, "more": more}
+
+
+def logs(state: State, job_id: str, since: int, limit: int) -> views.LogsView:
+    """Lines of a job's trainers from number `since` on. Raises `UnknownJob`."""
+    _find(state, job_id)
+    log = state.logs.get(job_id)
+    chosen = log.since(since, limit, ANSWER_LOG_BYTES)
+    after = chosen[-1].n + 1 if chosen else min(since, log.next)
+    return {
+        "job": job_id,
+        "lines": [
+            {"n": line.n, "worker": line.worker, "at": line.at, "text": line.text}
+            for line in chosen
+        ],
+        "next": after,
+        "more": after < log.next,
+        "oldest": log.lines[0].n if log.lines else log.next,
+    }
+
+
+def workers(state: State, now_s: float) -> views.WorkersView:
+    """All worker agents with their trainers."""
+    listed: list[views.AgentView] = []
+    for member, liveness, heard_s in state.members.agents.listed(now_s):
+        beat = member.beat
+        trainers = [_trainer(state, beat, i) for i in range(len(beat.trainers))]
+        listed.append(
+            {
+                "agent": beat.agent,
+                "liveness": liveness,
+                "heard_s": round(heard_s, 3),
+                "host": beat.host,
+                "pid": beat.pid,
+                "slots": beat.slots,
+                "used": sum(t["state"] != "exited" for t in trainers),
+                "rss_bytes": beat.rss_bytes,
+                "version": beat.version,
+                "trainers": trainers,
+            }
+        )
+    return {"workers": listed}
+
+
+def shards(state: State, now_s: float) -> views.ShardsView:
+    """All shards with the jobs that they take part in."""
+    listed: list[views.ShardView] = []
+    for member, liveness, heard_s in state.members.shards.listed(now_s):
+        beat = member.beat
+        hosted: list[views.HostedView] = [
+            {
+                "job": h.job,
+                "leads": h.leads,
+                "phase": h.phase if h.leads else None,
+                "term": h.term.number,
+                "bytes_held": h.bytes_held,
+            }
+            for h in beat.jobs
+        ]
+        listed.append(
+            {
+                "shard": beat.shard,
+                "liveness": liveness,
+                "heard_s": round(heard_s, 3),
+                "host": beat.host,
+                "pid": beat.pid,
+                "data_host": beat.data_host,
+                "data_port": beat.data_port,
+                "slots": beat.slots,
+                "used": len(beat.jobs),
+                "rss_bytes": beat.rss_bytes,
+                "version": beat.version,
+                "jobs": hosted,
+            }
+        )
+    return {"shards": listed}
+
+
+# --- parts of the answers ---
+
+
+def _find(state: State, job_id: str) -> Job:
+    found = state.jobs.get(job_id)
+    if found is None:
+        raise UnknownJob(job_id)
+    return found
+
+
+def _is_led(found: Job) -> bool:
+    """Whether the leader's word that is kept is of the reign in force."""
+    if found.hosted is None:
+        return False
+    if found.record is None:
+        return True
+    allocation = found.record.allocation
+    return allocation is not None and led_by(found, allocation.term)
+
+
+def _job(found: Job, reason_characters: int | None) -> views.JobView:
+    record, progress, state = found.record, found.progress, found.state
+    allocation = record.allocation if record is not None else None
+    led = found.hosted if _is_led(found) else None
+    samples_per_s, iteration_s = found.history.rate() if state in _MOVING else (None, None)
+    metrics, metrics_iteration = progress.metrics, progress.metrics_iteration
+    newest = found.history.evaluations.last
+    if newest is not None and (metrics_iteration is None or newest.iteration > metrics_iteration):
+        metrics, metrics_iteration = newest.metrics, newest.iteration
+    reason = record.reason if record is not None else "its record is not read yet"
+    if allocation is not None:
+        shard_ids = [str(shard) for shard in allocation.shards]
+    else:
+        shard_ids = [found.leader] if led is not None and found.leader is not None else []
+    return {
+        "id": found.id,
+        "state": state.value,
+        "reason": reason if reason_characters is None else reason[:reason_characters],
+        "phase": led.phase if led is not None else None,
+        "task": record.document.task if record is not None else "",
+        "group": record.document.group if record is not None else "",
+        "iteration": progress.iteration,
+        "iterations": progress.iterations,
+        "passes": progress.passes,
+        "samples": progress.samples,
+        "loss": progress.loss,
+        "metrics": metrics,
+        "metrics_iteration": metrics_iteration,
+        "samples_per_s": _figure(samples_per_s),
+        "time_left_s": _time_left(found, iteration_s),
+        "workers": sorted(allocation.workers)
+        if allocation is not None
+        else list(led.ready)
+        if led is not None
+        else [],
+        "ready": list(led.ready) if led is not None else [],
+        "shards": shard_ids,
+        "leader": shard_ids[0] if shard_ids else None,
+        "submitted_at": record.submitted_at if record is not None else None,
+        "changed_at": record.changed_at if record is not None else None,
+        "started_at": record.started_at if record is not None else None,
+        "ended_at": record.ended_at if record is not None else None,
+        "training_s": progress.training_s,
+        "checkpoint": progress.checkpoint,
+        "skipped_samples": progress.skipped_samples,
+        "redone_iterations": progress.redone_iterations,
+        "plan": led.plan if led is not None else 0,
+        "term": record.terms if record is not None else led.term.number if led is not None else 0,
+        "loss_curve": [
+            (row.iteration, _figure(row.loss)) for row in found.history.rows.curve(CURVE_POINTS)
+        ],
+    }
+
+
+def _time_left(found: Job, iteration_s: float | None) -> float | None:
+    """Seconds until the last iteration, or the job's own time limit, at the present pace."""
+    if found.state not in _MOVING:
+        return None
+    progress, bounds = found.progress, []
+    if progress.iterations and iteration_s is not None:
+        bounds.append(max(0, progress.iterations - progress.iteration) * iteration_s)
+    if found.record is not None and (limit_s := found.record.document.stop.time_s) is not None:
+        bounds.append(max(0.0, limit_s - progress.training_s))
+    return _figure(min(bounds, default=None))
+
+
+def _trainer(state: State, beat: AgentBeat, i: int) -> views.TrainerView:
+    trainer = beat.trainers[i]
+    return {
+        "worker": trainer.worker,
+        "job": trainer.job,
+        "state": trainer.state,
+        "pid": trainer.pid,
+        "exit": trainer.exit,
+        "rss_bytes": trainer.rss_bytes,
+        "timing": _newest_timing(state, trainer.job, trainer.worker)
+        if trainer.state == "running"
+        else None,
+    }
+
+
+def _newest_timing(state: State, job_id: str, worker: str) -> views.TimingView | None:
+    found = state.jobs.get(job_id)
+    last = found.history.rows.last if found is not None else None
+    if last is None:
+        return None
+    timing: WorkerTiming | None = next((t for t in last.workers if t.worker == worker), None)
+    return msgspec.to_builtins(timing) if timing is not None else None
+
+
+def _figure(value: float | None) -> float | None:
+    """Six digits of a computed number: nobody reads more, and the list stays small."""
+    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
+
+
+def _without_secrets(value: Any) -> Any:
+    """The same values, with whatever is named like a secret hidden: documents carry users' own arguments."""
+    if isinstance(value, dict):
+        return {
+            k: HIDDEN if _secret_name(k) and v else _without_secrets(v) for k, v in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_without_secrets(v) for v in value]
+    return value
+
+
+def _secret_name(name: object) -> bool:
+    return any(word in str(name).lower() for word in _HIDDEN)

@@ -1,0 +1,175 @@
+"""The shard service: commands in, beats, events and rows out; the rest is done by data threads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+import sys
+
+import structlog
+
+from elps.contracts.codec import decode, encode
+from elps.contracts.errors import RetryLater
+from elps.contracts.ids import JobId, ShardId
+from elps.contracts.messages import (
+    DirectJob,
+    DropJob,
+    HostJob,
+    IterationRow,
+    IterationRows,
+    ShardBeat,
+    ShardCommand,
+)
+from elps.contracts.topology import (
+    COMMANDS,
+    EVENTS,
+    MEMBERS,
+    SHARD_BEAT,
+    TELEMETRY,
+    command_queue,
+    event_key,
+    telemetry_key,
+)
+from elps.messaging.port import Delivery, Queue
+from elps.optim import warm_up
+from elps.psshard.bridge import Bridge
+from elps.psshard.hosting import Hosting
+from elps.psshard.listener import Listener
+from elps.psshard.settings import Settings, drawn_id
+from elps.runtime.processes import rss_bytes
+from elps.runtime.service import Context
+from elps.runtime.settings import read
+
+ROWS_S = 0.02
+"""Rows of short iterations go out together, this long after the first."""
+ROWS_AT_ONCE = 200
+SWITCH_S = 0.001
+"""Threads hand the interpreter over this often: a data thread must not wait 5 ms for the event loop."""
+
+log = structlog.get_logger()
+
+
+class ShardService:
+    """One shard process."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._settings = read(Settings, context.env)
+        self.id = ShardId(self._settings.shard_id or drawn_id())
+        self._incarnation = secrets.token_hex(8)
+        self._seq = 0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop`."""
+        sys.setswitchinterval(SWITCH_S)
+        loop = asyncio.get_running_loop()
+        bridge = Bridge(self._context.store, loop)
+        hosting = Hosting(self.id, bridge)
+        listener = Listener(
+            self._settings.host, self._settings.data_port, hosting.secret_of, hosting.serve
+        )
+        warming = [loop.run_in_executor(None, warm_up, dtype) for dtype in ("float32", "float64")]
+        queue = Queue(
+            name=command_queue(self.id), bindings=((COMMANDS, self.id),), max_length=10_000
+        )
+        try:
+            subscription = await self._context.bus.subscribe(
+                queue, lambda delivery: self._command(delivery, hosting)
+            )
+            await asyncio.gather(*warming)
+            log.info("shard_ready", shard=self.id, port=listener.port)
+            async with asyncio.TaskGroup() as tasks:
+                speaking = tasks.create_task(self._speak(bridge, hosting, listener.port))
+                await stop.wait()
+                speaking.cancel()
+            await subscription.cancel()
+        finally:
+            hosting.close("the shard is leaving")
+            listener.close()
+            with contextlib.suppress(RetryLater):
+                await self._beat(hosting, listener.port, leaving=True)
+
+    async def _command(self, delivery: Delivery, hosting: Hosting) -> None:
+        command: ShardCommand = decode(delivery.body, ShardCommand)  # type: ignore[arg-type]  # a union
+        match command:
+            case HostJob() as message:
+                hosting.host(message)
+            case DropJob() as message:
+                hosting.drop(message)
+            case DirectJob() as message:
+                hosting.direct(message)
+
+    async def _speak(self, bridge: Bridge, hosting: Hosting, port: int) -> None:
+        """Beats at their interval and at once on a change; rows and events as they come."""
+        loop = asyncio.get_running_loop()
+        beat_at = loop.time()
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(bridge.wake.wait(), max(beat_at - loop.time(), 0.0))
+                await asyncio.sleep(0 if bridge.beat_wanted else ROWS_S)
+            rows, events, beat = bridge.take()
+            try:
+                if beat or loop.time() >= beat_at:
+                    beat_at = loop.time() + self._settings.beat_s
+                    await self._beat(hosting, port)
+                for event in events:
+                    key = event_key(event.job, event.what)
+                    await self._context.bus.publish(EVENTS, key, encode(event), confirm=False)
+                for job, some in _grouped(rows):
+                    body = encode(IterationRows(job=job, rows=some))
+                    await self._context.bus.publish(
+                        TELEMETRY, telemetry_key(job), body, confirm=False
+                    )
+            except RetryLater as error:
+                log.warning(
+                    "broker_unreachable", shard=self.id, lost_rows=len(rows), reason=str(error)
+                )
+
+    async def _beat(self, hosting: Hosting, port: int, leaving: bool = False) -> None:
+        self._seq += 1
+        settings = self._settings
+        beat = ShardBeat(
+            shard=self.id,
+            incarnation=self._incarnation,
+            seq=self._seq,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            data_host=settings.advertise or settings.host,
+            data_port=port,
+            slots=settings.shard_slots,
+            jobs=hosting.status(),
+            version=_version(),
+            rss_bytes=rss_bytes(),
+            leaving=leaving,
+        )
+        await self._context.bus.publish(
+            MEMBERS, SHARD_BEAT, encode(beat), confirm=False, timeout_s=1.0
+        )
+
+
+def _grouped(
+    rows: list[tuple[JobId, IterationRow]],
+) -> list[tuple[JobId, list[IterationRow]]]:
+    """Rows by job, in order, in bodies of bounded size."""
+    jobs: dict[JobId, list[IterationRow]] = {}
+    for job, row in rows:
+        jobs.setdefault(job, []).append(row)
+    return [
+        (job, some[at : at + ROWS_AT_ONCE])
+        for job, some in sorted(jobs.items())
+        for at in range(0, len(some), ROWS_AT_ONCE)
+    ]
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("elps")
+
+
+def create(context: Context) -> ShardService:
+    """Make the service."""
+    return ShardService(context)

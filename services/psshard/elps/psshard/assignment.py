@@ -1,0 +1,57 @@
+"""What the leader tells a shard about its part of a job under one epoch."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from elps.contracts.errors import ProtocolError
+from elps.stream.geometry import Geometry
+from elps.stream.interval import Interval
+from elps.wire.frames import MAX_PART_BYTES
+
+Number = Annotated[int, Meta(ge=0, le=2**62)]
+_ITEMSIZE = {"float32": 4, "float64": 8}
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which partitions a shard holds, where they start from, and what of the stream is skipped."""
+
+    partitions: list[tuple[Number, Number, Number]]
+    """Number, first element and end in the job's flat vector; at most 1 MiB each."""
+    samples: Number
+    batch: Number
+    granule: Number
+    iterations: Number
+    """In the whole job: the cosine schedule's length."""
+    start: Number
+    """Version that the partitions begin at."""
+    checkpoint: str | None
+    """Name of the checkpoint to load; None: version 0 comes from a trainer."""
+    skips: list[tuple[Number, Number]]
+
+    @property
+    def geometry(self) -> Geometry:
+        """Iterations as intervals."""
+        return Geometry(self.samples, self.batch, self.granule)
+
+    @property
+    def skipped(self) -> list[Interval]:
+        """Granted skips."""
+        return [Interval(lo, hi) for lo, hi in self.skips]
+
+    def check(self, dtype: str) -> None:
+        """Raise `ProtocolError` when it cannot be kept."""
+        for number, start, stop in self.partitions:
+            if not 0 < (stop - start) * _ITEMSIZE[dtype] <= MAX_PART_BYTES:
+                raise ProtocolError(
+                    f"partition {number}: elements {start} to {stop} are no partition"
+                )
+        if len({p[0] for p in self.partitions}) != len(self.partitions):
+            raise ProtocolError("a partition is named twice")
+        try:
+            self.geometry  # noqa: B018
+        except ValueError as error:
+            raise ProtocolError(str(error)) from None

@@ -1,0 +1,87 @@
+"""From data threads to the event loop: the store, events, rows and beats."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from elps.contracts.errors import RetryLater
+from elps.contracts.ids import JobId
+from elps.contracts.messages import IterationRow, JobEvent
+from elps.storage.port import Store
+
+T = TypeVar("T")
+
+MAX_WAITING = 50_000
+"""Rows and events that wait for the broker; beyond it the oldest are dropped: telemetry never stops training."""
+
+
+class Bridge:
+    """What threads may ask of the event loop they were started from."""
+
+    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
+        self.store = store
+        self._loop = loop
+        self._lock = threading.Lock()
+        self._rows: deque[tuple[JobId, IterationRow]] = deque(maxlen=MAX_WAITING)
+        self._events: deque[JobEvent] = deque(maxlen=MAX_WAITING)
+        self._woken = False
+        self.wake = asyncio.Event()  #: set in the loop when rows, events or a beat wait
+        self.beat_wanted = False
+
+    def wait(self, call: Coroutine[Any, Any, T], timeout_s: float, what: str) -> T:
+        """Run a coroutine in the loop and wait for it; `RetryLater` when it takes too long or the loop has ended."""
+        try:
+            future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        except RuntimeError:
+            call.close()
+            raise RetryLater(f"{what}: the service is ending") from None
+        try:
+            return future.result(timeout_s)
+        except concurrent.futures.TimeoutError:
+            future.cancel()
+            raise RetryLater(f"{what}: no answer within {timeout_s:g} s") from None
+        except concurrent.futures.CancelledError:
+            raise RetryLater(f"{what}: the service is ending") from None
+
+    def row(self, job: JobId, row: IterationRow) -> None:
+        """Send a finished iteration by telemetry, with others of the next 20 ms."""
+        self._rows.append((job, row))
+        self._wake()
+
+    def event(self, event: JobEvent) -> None:
+        """Send an event, and a beat with it."""
+        self._events.append(event)
+        self.beat()
+
+    def beat(self) -> None:
+        """Send a beat soon: something changed that the scheduler waits for."""
+        self.beat_wanted = True
+        self._wake()
+
+    def _wake(self) -> None:
+        with self._lock:
+            if self._woken:
+                return
+            self._woken = True
+        try:
+            self._loop.call_soon_threadsafe(self.wake.set)
+        except RuntimeError:  # the loop has ended; nobody listens any more
+            pass
+
+    def take(self) -> tuple[list[tuple[JobId, IterationRow]], list[JobEvent], bool]:
+        """In the loop: what waits, and whether a beat is wanted."""
+        with self._lock:
+            self._woken = False
+            self.wake.clear()
+        rows, events = [], []
+        while self._rows:
+            rows.append(self._rows.popleft())
+        while self._events:
+            events.append(self._events.popleft())
+        beat, self.beat_wanted = self.beat_wanted, False
+        return rows, events, beat

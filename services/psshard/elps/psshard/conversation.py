@@ -1,0 +1,187 @@
+"""What is said between a leader and its trainers, over one lease connection each."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from elps.contracts.epoch import Epoch
+from elps.contracts.errors import ElpsError, ProtocolError
+from elps.contracts.ids import WorkerId
+from elps.psshard.core.clock import Clock
+from elps.psshard.core.commands import Command, Lend
+from elps.psshard.identity import Identity
+from elps.psshard.trainers import Computed, Pushed, Sums, TrainerLink, What, read
+from elps.wire.connection import Connection
+from elps.wire.frames import Header, Kind
+
+if TYPE_CHECKING:
+    from elps.psshard.lead import Lead
+
+log = structlog.get_logger()
+
+
+class Conversation:
+    """A trainer connects, opens task and data, says it is ready; it is told the map, and admitted once the
+    values are there.
+
+    From then on it asks for leases. The first ready trainer of a job without a checkpoint brings version 0.
+    """
+
+    def __init__(self, lead: Lead) -> None:
+        self._lead = lead
+
+    def serve(self, connection: Connection, worker: WorkerId) -> None:
+        """Serve one trainer until its connection ends."""
+        lead, link = self._lead, TrainerLink(worker, connection)
+        with lead.lock:
+            lead.trainers.add(link)
+        cause = "its connection ended"
+        try:
+            while True:
+                header = connection.receive()
+                self._said(link, header, connection.meta(header))
+        except (ElpsError, TimeoutError) as error:
+            cause = str(error)
+        finally:
+            connection.close()
+            with lead.lock:
+                was_initialiser = lead.trainers.remove(link)
+            lead.event(lambda clock, now: clock.worker_lost(worker, cause, now))
+            if was_initialiser:
+                self.greet_all()
+
+    # --- from a trainer -----------------------------------------------------------------------------------------------
+
+    def _said(self, link: TrainerLink, header: Header, meta: dict[str, Any]) -> None:
+        worker, t, interval = link.worker, header.iteration, header.interval
+        match header.kind:
+            case Kind.READY:
+                self._ready(link, read(meta, Identity))
+            case Kind.FAILED:
+                self._lead.fail(read(meta, What).what)
+            case Kind.ASK:
+                self._ask(link, header.epoch, read(meta, Computed) if meta else None)
+            case Kind.PUSHED:
+                push_s = read(meta, Pushed).push_s
+                self._lead.event(lambda clock, _: clock.pushed(worker, t, push_s), header.epoch)
+            case Kind.BAD:
+                what = read(meta, What).what
+                self._lead.event(
+                    lambda clock, now: clock.bad_gradient(worker, t, interval, what, now),
+                    header.epoch,
+                )
+            case Kind.EVALUATED:
+                sums = {n: math.nan if v is None else v for n, v in read(meta, Sums).sums.items()}
+                self._lead.event(
+                    lambda clock, now: clock.evaluated(worker, t, interval, sums, now), header.epoch
+                )
+            case Kind.INITIALISED:
+                log.info("initialised", job=self._lead.job, worker=worker)
+            case _:
+                raise ProtocolError(f"{worker} sent {header.kind.name} on its lease connection")
+
+    def _ask(self, link: TrainerLink, epoch: Epoch, done: Computed | None) -> None:
+        worker = link.worker
+
+        def ask(clock: Clock, now: float) -> list[Command]:
+            out: list[Command] = []
+            if done is not None:
+                loss = math.nan if done.loss is None else done.loss
+                out += clock.computed(worker, done.iteration, done.interval, loss, done.timing, now)
+            link.asking = True
+            return out + (clock.asked(worker, now) if link.admitted else [])
+
+        self._lead.event(ask, epoch)
+
+    def _ready(self, link: TrainerLink, identity: Identity) -> None:
+        lead = self._lead
+        with lead.lock:
+            link.identity = identity
+            if not lead.origin.known:
+                return  # looked at again when the store has answered
+            known = lead.origin.identity
+            if known is None:
+                lead.origin.identity = identity
+        difference = known.difference(identity) if known is not None else ""
+        if difference and lead.origin.manifest is not None:
+            lead.fail(f"the job is not what it was at its checkpoint: {difference}")
+        elif difference:
+            lead.dismiss(link.worker, f"it sees another job than the first trainer: {difference}")
+        elif known is None:
+            lead.open(None)
+        else:
+            self._greet(link)
+
+    # --- to the trainers ----------------------------------------------------------------------------------------------
+
+    def look_again(self) -> None:
+        """The store has answered: trainers that were ready before are looked at now."""
+        with self._lead.lock:
+            ready = self._lead.trainers.ready()
+        for link in ready:
+            if link.identity is not None and not link.admitted:
+                self._ready(link, link.identity)
+
+    def greet_all(self) -> None:
+        """A map is new, or the one who was to bring version 0 is gone."""
+        with self._lead.lock:
+            ready = self._lead.trainers.ready()
+        for link in ready:
+            if not link.admitted:
+                self._greet(link)
+
+    def _greet(self, link: TrainerLink) -> None:
+        """Tell a ready trainer the map, and have one bring version 0 when nobody does."""
+        lead = self._lead
+        with lead.lock:
+            clock, epoch, trainers = lead.clock, lead.epoch, lead.trainers
+            if clock is None or trainers.get(link.worker) is not link:
+                return
+            held = clock.gate >= clock.start
+            initialise = lead.origin.manifest is None and not held and trainers.initialiser is None
+            if initialise:
+                trainers.initialiser = link.worker
+            meta = lead.origin.map()
+        link.tell(Header(Kind.MAP, epoch), meta)
+        if initialise:
+            link.tell(Header(Kind.INITIALISE, epoch))
+        if held:
+            self._admit(link, epoch)
+
+    def admit_all(self, epoch: Epoch) -> None:
+        """Once every partition has its first values, all ready trainers may be lent work."""
+        lead = self._lead
+        with lead.lock:
+            clock = lead.clock
+            if clock is None or epoch != lead.epoch or clock.gate < clock.start:
+                return
+            waiting = [link for link in lead.trainers.ready() if not link.admitted]
+        for link in waiting:
+            self._admit(link, epoch)
+
+    def _admit(self, link: TrainerLink, epoch: Epoch) -> None:
+        worker = link.worker
+
+        def admit(clock: Clock, now: float) -> list[Command]:
+            if link.admitted or self._lead.trainers.get(worker) is not link:
+                return []
+            link.admitted = True
+            out = clock.worker_ready(worker, now)
+            return out + (clock.asked(worker, now) if link.asking else [])
+
+        self._lead.event(admit, epoch)
+
+    def lend(self, epoch: Epoch, lend: Lend) -> None:
+        """Hand out a lease."""
+        with self._lead.lock:
+            link = self._lead.trainers.get(lend.worker)
+            if link is None:
+                return
+            link.asking = False
+        kind = Kind.TRAIN if lend.kind == "train" else Kind.EVALUATE
+        link.tell(
+            Header(kind, epoch, iteration=lend.version, interval=lend.interval, ticket=lend.ticket)
+        )

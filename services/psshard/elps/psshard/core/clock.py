@@ -1,0 +1,410 @@
+"""The leader's clock: who computes which interval, when a version is announced, when the job rests or ends.
+
+Events come in with the time; commands go out, to be executed in order. The clock never waits and never sends: lost
+messages show as deadlines that pass, or are said again when a link comes back (docs/protocol.md has the whole of it).
+
+Its parts decide one thing each: `Lending` who computes what, `Deadlines` who takes too long, `Deaths` what kills
+workers, `Disputes` what is skipped, `Saving` when to write a checkpoint, `Goal` how far to go, `Rows` what is reported.
+What is left here is the order between them:
+
+* A version is checkpointed before its gate is announced: after that a partition may leave it, and its optimizer state,
+  of which there is one copy, is overwritten.
+* The gate of *t* is announced once all partitions hold *t*, but not while an evaluation of an older version is open: so
+  nobody leaves *t*, and *t-1* can still be pulled by whoever must redo a piece of it. Nor where the job rests or ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from elps.contracts.errors import IllegalEvent
+from elps.contracts.ids import ShardId, WorkerId
+from elps.psshard.core import commands as do
+from elps.psshard.core.commands import Command, Timing
+from elps.psshard.core.cut import Cut, Hold
+from elps.psshard.core.deadlines import Deadlines
+from elps.psshard.core.deaths import Deaths
+from elps.psshard.core.disputes import Disputes, Outcome
+from elps.psshard.core.goal import Goal
+from elps.psshard.core.lending import Lending
+from elps.psshard.core.rows import Rows
+from elps.psshard.core.rules import LAST_WORD_S, MAX_SKIPPING, MAX_TRIES, Rules
+from elps.psshard.core.saving import Saving
+from elps.stream.interval import Interval, IntervalSet
+
+
+class Clock:
+    """The clock of one job under one epoch. `now` is always monotonic seconds."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        shards: Iterable[ShardId],
+        start: int,
+        now: float,
+        *,
+        skips: Iterable[Interval] = (),
+        checkpoint: int | None = None,
+        evaluated: int = -1,
+        trained_s: float = 0.0,
+    ) -> None:
+        self.rules = rules
+        self.start = start
+        self.held = dict.fromkeys(sorted(shards), start - 1)  #: version that a whole shard holds
+        self.t = start  #: oldest iteration not complete on every partition
+        self.gate = start - 1  #: highest version announced
+        self.skips = IntervalSet(skips)  #: granted
+        self.expected: set[WorkerId] = set()  #: those the plan speaks of
+        self.plan = 0
+        self.over = False  #: finished, failed or rolled back: nothing is decided any more
+        self._goal = Goal(rules.iterations)
+        self._lending = Lending(rules, self._goal, self.skips, evaluated)
+        self._deadlines = Deadlines(rules, now)
+        self._disputes = Disputes(self.held)
+        self._saving = Saving(rules, start, checkpoint, now)
+        self._rows = Rows(now)
+        self._trained_before = trained_s
+        self._begun: float | None = None  #: when lending began
+        self._ready_since: float | None = None
+        self._skipping = 0  #: iterations in a row with a skip
+        self._deaths = Deaths()
+        self._out: list[Command] = []
+
+    # --- workers ------------------------------------------------------------------------------------------------------
+
+    def expect(self, workers: Iterable[WorkerId], now: float) -> list[Command]:
+        """The plan names these workers; training begins when all are ready or patience ends."""
+        self.expected = set(workers)
+        return self._serve(now)
+
+    def worker_ready(self, worker: WorkerId, now: float) -> list[Command]:
+        """A worker's process is connected, its task and data agree with the job's."""
+        if worker not in self._lending.workers and not self.over:
+            self._lending.join(worker, now)
+            self.plan += 1
+            self._ready_since = now if self._ready_since is None else self._ready_since
+            self._out.append(do.Remark("worker_joined", "ready", worker, self.t))
+        return self._serve(now)
+
+    def worker_lost(self, worker: WorkerId, cause: str, now: float) -> list[Command]:
+        """A worker's connection ended, or it was given up; its pieces are lent again."""
+        self._lose(worker, cause, now)
+        return self._serve(now)
+
+    def _lose(self, worker: WorkerId, cause: str, now: float) -> None:
+        if worker not in self._lending.workers:
+            return
+        self.plan += 1
+        self._rows.lost(worker)
+        self._out.append(do.Remark("worker_lost", cause, worker, self.t))
+        lease = self._lending.hands.get(worker)
+        if lease is not None and lease.version <= self.t and self._complete_everywhere:
+            self._deaths.died(worker, lease, cause, now)
+        self._out += self._lending.leave(worker, f"{worker} is lost: {cause}")
+
+    def exit_seen(self, worker: WorkerId, text: str, now: float) -> list[Command]:
+        """An agent told how a worker's process ended: the last one of a doomed lease is named with it."""
+        if (verdict := self._deaths.verdict(now, worker, text)) is not None:
+            self._fail(verdict)
+        return self._take()
+
+    # --- leases -------------------------------------------------------------------------------------------------------
+
+    def asked(self, worker: WorkerId, now: float) -> list[Command]:
+        """A worker has nothing in hand and wants to be lent something."""
+        if worker in self._lending.workers:
+            self._lending.ask(worker, now)
+        return self._serve(now)
+
+    def computed(
+        self,
+        worker: WorkerId,
+        iteration: int,
+        interval: Interval,
+        loss_sum: float,
+        timing: Timing,
+        now: float,
+    ) -> list[Command]:
+        """A worker has the gradient of a lease and is about to push it."""
+        self._lending.answered(worker, iteration, interval, now)
+        piece = self._lending.lent(worker, iteration, interval)
+        if piece is not None:
+            self._deadlines.took("train", piece.lent_at, now)
+        else:  # complete already: others did it, or the news of it overtook this
+            piece = self._rows.lent(worker, iteration, interval)
+        if piece is not None:
+            piece.hold, piece.loss = Hold.COMPUTED, loss_sum
+            self._rows.computed(iteration, worker, timing)
+        return self._emit_rows()
+
+    def pushed(self, worker: WorkerId, iteration: int, push_s: float) -> list[Command]:
+        """Every shard has acknowledged a worker's push."""
+        self._rows.pushed(iteration, worker, push_s)
+        return self._emit_rows()
+
+    def evaluated(
+        self, worker: WorkerId, version: int, interval: Interval, sums: dict[str, float], now: float
+    ) -> list[Command]:
+        """A worker has evaluated its part of the held-out samples."""
+        self._lending.answered(worker, version, interval, now)
+        current = self._lending.round
+        if current is None or current.version != version or self.over:
+            return self._take()
+        piece = current.cut.find(interval, worker)
+        if piece is not None and current.report(worker, interval, sums):
+            self._deadlines.took("evaluate", piece.lent_at, now)
+        if current.finished:
+            self._lending.round, self._lending.evaluated = None, version
+            metrics = current.means()
+            self._out.append(do.Evaluated(version, metrics))
+            if self.rules.target_met(metrics):
+                name = self.rules.target_metric or ""
+                reached = f"{name} reached {metrics[name]:.6g}, target {self.rules.target:.6g}"
+                self._goal.stop(self._next_boundary(), reached)
+        return self._serve(now)
+
+    # --- skips --------------------------------------------------------------------------------------------------------
+
+    def bad_gradient(
+        self, worker: WorkerId, iteration: int, interval: Interval, what: str, now: float
+    ) -> list[Command]:
+        """A worker's gradient of a lease is not finite: freeze the interval and ask whether it may be skipped."""
+        self._lending.answered(worker, iteration, interval, now)
+        piece = self._lending.lent(worker, iteration, interval)
+        if piece is not None and not self.over:
+            piece.hold = Hold.DISPUTED
+            attempt = self._disputes.begin(interval, f"{worker}: {what}")
+            self._out.append(do.Freeze(interval, attempt))
+        return self._serve(now)
+
+    def freeze_answered(
+        self, shard: ShardId, interval: Interval, attempt: int, clean: bool, now: float
+    ) -> list[Command]:
+        """A shard has frozen an interval and said whether nothing of it was accepted."""
+        outcome = self._disputes.answer(shard, interval, attempt, clean)
+        if outcome is Outcome.OPEN or self.over:
+            return self._take()
+        t = self.rules.geometry.iteration_of(interval.lo)
+        piece = self._lending.disputed(t, interval)
+        if piece is not None and outcome is Outcome.CLEAN:
+            reason = self._disputes.grant(interval)
+            self._lending.cuts[t].skip(piece)
+            self.skips.add(interval)
+            self._out.append(do.Grant(interval, reason))
+            self._out.append(do.Remark("skipped", f"samples {interval}: {reason}", iteration=t))
+            return self._serve(now)
+        reason = self._disputes.refuse(interval)
+        self._out.append(do.Thaw(interval))
+        if piece is not None:  # else a holder of an earlier lease has filled it
+            piece.tries += 1
+            if piece.tries >= MAX_TRIES:
+                self.over = True
+                why = f"the gradient of {interval} was bad {MAX_TRIES} times and a part of it is counted already"
+                self._out.append(do.RollBack(interval, f"{why}; {reason}"))
+            else:
+                why = f"bad gradient, a part is counted already; {reason}"
+                self._out += self._lending.free(t, piece, 1, why)
+        return self._serve(now)
+
+    def link_restored(self, shard: ShardId, now: float) -> list[Command]:
+        """A shard is reachable again: say again, to all, what may have been lost on the way. Repeats do no harm."""
+        if shard not in self.held:
+            raise IllegalEvent(f"{shard} has no part in the job")
+        self._out += [do.Thaw(i) for i in self._disputes.refused()]
+        self._out += [do.Freeze(i, attempt) for i, attempt in self._disputes.open()]
+        self._out += self._saving.again()
+        self._out.append(do.AnnounceGate(self.gate))
+        self._out += self._lending.called_back()
+        return self._serve(now)
+
+    # --- versions -----------------------------------------------------------------------------------------------------
+
+    def progressed(self, shard: ShardId, version: int, now: float) -> list[Command]:
+        """All partitions of a shard hold `version`."""
+        if version <= self.held[shard] or self.over:
+            return self._take()
+        before = min(self.held.values())
+        self.held[shard] = version
+        if min(self.held.values()) > before:
+            while self.t < min(self.held.values()):
+                self._complete(now)
+            self._deadlines.moved(now)
+            self._out += self._saving.begin(self.t)
+        return self._serve(now)
+
+    @property
+    def _complete_everywhere(self) -> bool:
+        """Whether all partitions hold version t; false only before the first values are there."""
+        return min(self.held.values()) >= self.t
+
+    def _complete(self, now: float) -> None:
+        cut, whole = self._lending.cuts.pop(self.t, None), self.rules.geometry.iteration(self.t)
+        skipped = sum(s.size for s in self.skips.within(whole))
+        self._rows.complete(self.t, whole.size - skipped, skipped, cut or Cut([]), now)
+        self._disputes.forget(whole)
+        self._skipping = self._skipping + 1 if skipped else 0
+        if self._skipping >= MAX_SKIPPING:
+            why = "iterations in a row had samples skipped: the gradients are not finite"
+            self._fail(f"{MAX_SKIPPING} {why}")
+        self.t += 1
+        if self.rules.time_s is not None and self.trained_s(now) >= self.rules.time_s:
+            reason = f"trained for {self.rules.time_s:g} s, the time set"
+            self._goal.stop(self._next_boundary(), reason)
+        self._saving.reached(self.t)
+
+    def _announce(self) -> None:
+        """Announce the gate of t, unless something has to keep t, or the version before it, where it is."""
+        current = self._lending.round
+        if (
+            self.gate < self.t
+            and self._complete_everywhere
+            and (self._goal.passes(self.t) or self.t == self.start)
+            and (current is None or current.version == self.t)
+            and not self._lending.due(self.t)
+        ):
+            self.gate = self.t
+            self._out.append(do.AnnounceGate(self.t))
+
+    def checkpoint_written(self, version: int, now: float) -> list[Command]:
+        """The manifest of a checkpoint is in the store."""
+        self._saving.written(version, now)
+        return self._serve(now)
+
+    def checkpoint_abandoned(self, version: int, now: float) -> list[Command]:
+        """A checkpoint cannot be written any more; another is begun at the next boundary."""
+        self._saving.abandoned(version)
+        return self._serve(now)
+
+    # --- goals --------------------------------------------------------------------------------------------------------
+
+    def pause(self, now: float) -> list[Command]:
+        """Rest at the next boundary."""
+        if not self.over:
+            self._goal.pause(self._next_boundary())
+        return self._serve(now)
+
+    def resume(self, now: float) -> list[Command]:
+        """Go on; a pause that was not reached is taken back."""
+        self._goal.resume()
+        return self._serve(now)
+
+    def _next_boundary(self) -> int:
+        """The first version that no partition has left or is about to leave."""
+        version = self._lending.next_boundary(self.t)
+        while version <= self.gate and self.skips.covers(self.rules.geometry.iteration(version)):
+            version += 1  # nobody need be lent anything for it to be left
+        return version
+
+    def _settle(self, now: float) -> None:
+        """At the last boundary: evaluate, checkpoint, then say that the job rests or is done."""
+        ending = self.t >= self._goal.end
+        if self._lending.round is not None or (ending and self._lending.due(self.t)):
+            return
+        if not self._complete_everywhere:
+            return
+        if self._saving.lacks(self.t):
+            self._out += self._saving.begin(self.t, whatever=True)
+            return
+        if self._rows.waiting and now - self._deadlines.moved_at < LAST_WORD_S:
+            return
+        self._out += self._rows.flush()
+        if ending:
+            self.over = True
+            self._out.append(do.Finish(self.t, self._goal.reason))
+        elif not self._goal.resting:
+            self._goal.resting = True
+            self._out.append(do.Rest(self.t))
+
+    def tick(self, now: float) -> list[Command]:
+        """Time passed: look at every deadline."""
+        if self.over:
+            return []
+        if (verdict := self._deaths.verdict(now)) is not None:
+            self._fail(verdict)
+            return self._take()
+        if self._begun is not None:
+            self._saving.look(now)
+        if self._complete_everywhere:
+            for worker, reason in self._deadlines.overdue(self._lending, self.t, now):
+                self._out.append(do.Dismiss(worker, reason))
+                self._lose(worker, reason, now)
+        cut = self._lending.cuts.get(self.t) if self.gate >= self.t else None
+        if cut is not None and self._deadlines.stuck(cut, now):
+            for piece in list(cut.pieces):
+                why = "computed, but not complete on every partition in time"
+                self._out += self._lending.free(self.t, piece, 1, why)
+        return self._serve(now)
+
+    # --- decisions ----------------------------------------------------------------------------------------------------
+
+    def _serve(self, now: float) -> list[Command]:
+        """Lend what can be lent, announce what can be announced, rest or end when it is time."""
+        if self.over or self._deaths.doomed:
+            return self._take()
+        if self._may_begin(now):
+            self._out += self._lending.serve(self.t, now)
+        self._announce()
+        if not self._goal.passes(self.t):
+            self._settle(now)
+        return self._emit_rows()
+
+    def _may_begin(self, now: float) -> bool:
+        if self._begun is None and self._ready_since is not None and self.workers:
+            patient = now - self._ready_since < self.rules.patience_s
+            if not patient or self.expected <= self.workers:
+                self._begun = now
+                self._deadlines.moved(now)
+        return self._begun is not None
+
+    def _fail(self, reason: str) -> None:
+        if not self.over:
+            self.over = True
+            self._out.append(do.Fail(reason))
+
+    def _emit_rows(self) -> list[Command]:
+        self._out += self._rows.take()
+        return self._take()
+
+    def _take(self) -> list[Command]:
+        out, self._out = self._out, []
+        return out
+
+    # --- reports ------------------------------------------------------------------------------------------------------
+
+    @property
+    def workers(self) -> set[WorkerId]:
+        """Those that are ready."""
+        return self._lending.workers
+
+    @property
+    def end(self) -> int:
+        """Version that the job ends at; falls when it is stopped early."""
+        return self._goal.end
+
+    @property
+    def boundary(self) -> int | None:
+        """Version that the job pauses at; None while it is to go on."""
+        return self._goal.boundary
+
+    def trained_s(self, now: float) -> float:
+        """Training time over all terms."""
+        return self._trained_before + (now - self._begun if self._begun is not None else 0.0)
+
+    def waiting_for(self, now: float) -> str:
+        """Who is waited for, for people; empty while nothing is."""
+        if not self.workers:
+            return "no worker is ready"
+        if self._begun is None:
+            return f"waiting for {', '.join(sorted(self.expected - self.workers))} to be ready"
+        low = self.t if self._complete_everywhere else self.start - 1
+        behind = ", ".join(s for s, v in self.held.items() if v <= low)
+        if not self._complete_everywhere:
+            return f"version {self.t}: waiting for {behind}"
+        if not self._goal.passes(self.t) and self._saving.writing is not None:
+            return f"checkpoint of version {self._saving.writing}: waiting for the store"
+        if awaited := self._disputes.awaited():
+            return f"a skip is being decided: waiting for {', '.join(awaited)}"
+        cut = self._lending.cuts.get(self.t)
+        if cut is not None and cut.computed and self.gate >= self.t:
+            return f"iteration {self.t} is computed: waiting for {behind} to complete it"
+        return self._lending.outstanding(self.t, now)

@@ -1,0 +1,181 @@
+"""What the leader's clock asks its shell to do, in the order given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from elps.contracts.ids import WorkerId
+from elps.stream.interval import Interval
+
+LeaseKind = Literal["train", "evaluate"]
+
+
+@dataclass(frozen=True)
+class Lend:
+    """Tell a worker what to do next."""
+
+    worker: WorkerId
+    kind: LeaseKind
+    version: int
+    """The version to pull; for training also the iteration."""
+    interval: Interval
+    """Of the sample stream, or of the held-out samples."""
+    ticket: int
+    """Grows with every lending; a call back names the ones it is for."""
+
+
+@dataclass(frozen=True)
+class CallBack:
+    """Have every shard answer this worker's pulls up to `ticket` with "ask for a lease"."""
+
+    worker: WorkerId
+    ticket: int
+
+
+@dataclass(frozen=True)
+class AnnounceGate:
+    """Tell every shard that all partitions hold this version."""
+
+    version: int
+
+
+@dataclass(frozen=True)
+class WriteCheckpoint:
+    """Have every shard copy this version aside and write it. Comes before the version's gate."""
+
+    version: int
+
+
+@dataclass(frozen=True)
+class Freeze:
+    """Have every shard refuse the interval and say whether any of it is accepted."""
+
+    interval: Interval
+    attempt: int
+    """Grows with every new freeze; the answer names it, so that an answer to an earlier one is known."""
+
+
+@dataclass(frozen=True)
+class Thaw:
+    """Have every shard accept the interval again."""
+
+    interval: Interval
+
+
+@dataclass(frozen=True)
+class Grant:
+    """Have every shard count the interval as skipped; keep it on the job's list."""
+
+    interval: Interval
+    reason: str
+
+
+@dataclass(frozen=True)
+class Dismiss:
+    """Give up on a worker: end its connection and have its process ended."""
+
+    worker: WorkerId
+    reason: str
+
+
+@dataclass(frozen=True)
+class RollBack:
+    """Go back to the newest checkpoint under the next epoch, with this interval skipped."""
+
+    skip: Interval
+    reason: str
+
+
+@dataclass(frozen=True)
+class Fail:
+    """The job cannot go on."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The job is done: its last version is checkpointed."""
+
+    version: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rest:
+    """The job is paused: this version is checkpointed and nothing is lent."""
+
+    version: int
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Means over the held-out samples at a version."""
+
+    version: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What one worker spent on one iteration, in seconds, over all its leases in it."""
+
+    samples: int = 0
+    compute_s: float = 0.0
+    pull_s: float = 0.0
+    wait_s: float = 0.0
+    push_s: float = 0.0
+    lease_s: float = 0.0
+
+    def __add__(self, other: Timing) -> Timing:
+        return Timing(
+            self.samples + other.samples,
+            self.compute_s + other.compute_s,
+            self.pull_s + other.pull_s,
+            self.wait_s + other.wait_s,
+            self.push_s + other.push_s,
+            self.lease_s + other.lease_s,
+        )
+
+
+@dataclass(frozen=True)
+class IterationDone:
+    """An iteration is complete on every partition and its losses are in."""
+
+    iteration: int
+    count: int
+    skipped: int
+    loss: float | None
+    """Mean over the counted samples; None when it is not finite or nothing was counted."""
+    duration_s: float
+    timings: dict[WorkerId, Timing]
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Something worth an event: ``worker_joined``, ``worker_lost``, ``released``, ``skipped``."""
+
+    what: str
+    reason: str
+    worker: WorkerId | None = None
+    iteration: int | None = None
+
+
+Command = (
+    Lend
+    | CallBack
+    | AnnounceGate
+    | WriteCheckpoint
+    | Freeze
+    | Thaw
+    | Grant
+    | Dismiss
+    | RollBack
+    | Fail
+    | Finish
+    | Rest
+    | Evaluated
+    | IterationDone
+    | Remark
+)

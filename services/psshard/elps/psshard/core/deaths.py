@@ -1,0 +1,47 @@
+"""Work that kills workers: the third death on the same samples fails the job (DESIGN, section 6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from elps.contracts.ids import WorkerId
+from elps.psshard.core.lending import Lease
+from elps.psshard.core.rules import EXIT_WAIT_S, MAX_DEATHS
+
+
+@dataclass
+class _Doom:
+    lease: Lease
+    worker: WorkerId  #: the last that died of it
+    text: str  #: how it ended, as far as is known
+    at: float  #: monotonic s
+
+
+class Deaths:
+    """Counts deaths by lease; after the last one it waits a moment for what an agent saw of the exit."""
+
+    def __init__(self) -> None:
+        self._doom: _Doom | None = None
+
+    def died(self, worker: WorkerId, lease: Lease, cause: str, now: float) -> None:
+        """A worker was lost with this lease in hand, its version complete: it may have died of it."""
+        lease.piece.deaths += 1
+        if lease.piece.deaths >= MAX_DEATHS:
+            self._doom = _Doom(lease, worker, cause, now)
+
+    @property
+    def doomed(self) -> bool:
+        """Whether the job is about to fail."""
+        return self._doom is not None
+
+    def verdict(self, now: float, worker: WorkerId | None = None, exit_: str = "") -> str | None:
+        """Why the job fails, once it is time or the exit of the last worker is known."""
+        doom = self._doom
+        if doom is None:
+            return None
+        if worker == doom.worker:
+            doom.text = exit_
+        elif now <= doom.at + EXIT_WAIT_S:
+            return None
+        last = f"the last was {doom.worker}: {doom.text}"
+        return f"{doom.lease.piece.deaths} workers died on {doom.lease}; {last}"

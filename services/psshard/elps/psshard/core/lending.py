@@ -1,0 +1,251 @@
+"""Who has which piece of work: cuts of iterations, the evaluation, what each worker has in hand.
+
+* At most two iterations are cut: the oldest one that some partition still needs, *t*, and *t+1*, whose leases are lent
+  early so that leasing costs nothing. A cut is kept until its iteration is complete everywhere: a second cut of the
+  same iteration would not nest with what some partitions have accepted.
+* A worker that is lost loses its pieces in both cuts. They are only ever subdivided, lent or not.
+* An evaluation at *v* is taken up before the leases of iteration *v*.
+* A worker that waits for *t+1* while a piece of *t* is free is called back: nobody else may be there to take it. It
+  keeps the lease of *t+1* and gets it again afterwards.
+* A worker is at any time either asking, or has one lease in hand, or is idle: between the two, which takes no time in
+  a worker that lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from elps.contracts.ids import WorkerId
+from elps.psshard.core import commands as do
+from elps.psshard.core.commands import Command, LeaseKind
+from elps.psshard.core.cut import Cut, Hold, Piece
+from elps.psshard.core.evaluation import Round
+from elps.psshard.core.goal import Goal
+from elps.psshard.core.rules import Rules
+from elps.stream.interval import Interval, IntervalSet
+
+
+@dataclass
+class Lease:
+    """What a worker was lent last and has not answered."""
+
+    ticket: int
+    kind: LeaseKind
+    version: int
+    piece: Piece
+    called_at: float | None = None  #: monotonic s, when it was called back; it is to ask again
+
+    def __str__(self) -> str:
+        what = "the evaluation of version" if self.kind == "evaluate" else "iteration"
+        return f"samples {self.piece.interval} of {what} {self.version}"
+
+
+class Lending:
+    """All leases of one job under one epoch."""
+
+    def __init__(self, rules: Rules, goal: Goal, skips: IntervalSet, evaluated: int) -> None:
+        self._rules, self._goal = rules, goal
+        self._skips = skips  #: granted; the clock adds to it
+        self.workers: set[WorkerId] = set()  #: ready ones
+        self.cuts: dict[int, Cut] = {}  #: keys are t and t+1 at most
+        self.round: Round | None = None  #: of version t-1, t or t+1
+        self.evaluated = evaluated  #: newest version evaluated
+        self.asking: dict[WorkerId, float] = {}  #: waits for a lease, since
+        self.hands: dict[WorkerId, Lease] = {}  #: has this lease in hand
+        self.idle: dict[WorkerId, float] = {}  #: neither asks nor has anything in hand, since
+        self._ticket = 0
+
+    # --- workers ------------------------------------------------------------------------------------------------------
+
+    def join(self, worker: WorkerId, now: float) -> None:
+        """A worker may be lent to."""
+        self.workers.add(worker)
+        self.idle[worker] = now
+
+    def leave(self, worker: WorkerId, why: str) -> list[Command]:
+        """A worker is gone: its pieces are free."""
+        self.workers.discard(worker)
+        for what in (self.asking, self.hands, self.idle):
+            what.pop(worker, None)
+        out: list[Command] = []
+        for t in sorted(self.cuts):
+            for piece in self.cuts[t].of(worker):
+                if piece.hold is Hold.DISPUTED:
+                    piece.holder = None
+                else:
+                    out += self.free(t, piece, len(self.workers), why)
+        if self.round is not None:
+            for piece in self.round.cut.of(worker):
+                if piece.hold is not Hold.COMPUTED:
+                    self.round.free(piece, len(self.workers))
+        return out
+
+    def ask(self, worker: WorkerId, now: float) -> None:
+        """A worker has nothing in hand, whatever it was lent before, and wants a lease."""
+        self.idle.pop(worker, None)
+        self.hands.pop(worker, None)
+        self.asking.setdefault(worker, now)
+
+    def answered(self, worker: WorkerId, version: int, interval: Interval, now: float) -> None:
+        """A worker is through with a lease, well or badly."""
+        lease = self.hands.get(worker)
+        if lease is not None and (lease.version, lease.piece.interval) == (version, interval):
+            del self.hands[worker]
+            self.idle[worker] = now
+
+    # --- pieces -------------------------------------------------------------------------------------------------------
+
+    def lent(self, worker: WorkerId, iteration: int, interval: Interval) -> Piece | None:
+        """The piece of an open iteration with just this interval, if it is lent to this worker."""
+        cut = self.cuts.get(iteration)
+        piece = cut.find(interval, worker) if cut is not None else None
+        return piece if piece is not None and piece.hold is Hold.LENT else None
+
+    def disputed(self, iteration: int, interval: Interval) -> Piece | None:
+        """The piece that a skip is being decided about; None when others have filled it meanwhile."""
+        cut = self.cuts.get(iteration)
+        pieces = cut.pieces if cut is not None else []
+        return next((p for p in pieces if p.interval == interval and p.hold is Hold.DISPUTED), None)
+
+    def free(self, t: int, piece: Piece, parts: int, why: str) -> list[Command]:
+        """Take a piece of an iteration from its holder and cut it into up to `parts` free ones."""
+        out: list[Command] = []
+        if piece.hold is not Hold.RESERVED:
+            what = f"samples {piece.interval}: {why}"
+            out.append(do.Remark("released", what, piece.holder, t))
+        self.cuts[t].free(piece, parts, self._rules.geometry.cut)
+        return out
+
+    def next_boundary(self, t: int) -> int:
+        """The first version that nobody was lent anything beyond, t or later."""
+        begun = [
+            v
+            for v, cut in self.cuts.items()
+            if any(p.hold is not Hold.RESERVED for p in cut.pieces)
+        ]
+        evaluating = self.round.version if self.round is not None else t
+        return max([t, evaluating, *(v + 1 for v in begun)])
+
+    # --- lending ------------------------------------------------------------------------------------------------------
+
+    def due(self, version: int) -> bool:
+        """Whether a version has to be evaluated and its evaluation has not begun."""
+        return (
+            self.round is None
+            and version > self.evaluated
+            and self._goal.reaches(version)
+            and self._rules.evaluation_due(version, self._goal.end)
+        )
+
+    def serve(self, t: int, now: float) -> list[Command]:
+        """Lend what can be lent to those who ask, longest first; call back those who wait beside free work."""
+        if self.due(t) and self.workers:
+            self._begin_round(t)
+        out: list[Command] = []
+        for worker in sorted(self.asking, key=lambda w: (self.asking[w], w)):
+            found = self._find(worker, t)
+            if found is not None:
+                out.append(self._lend(worker, *found, now))
+        return out + self._call_back(t, now)
+
+    def _begin_round(self, version: int) -> None:
+        self.round = Round.begin(version, self._rules.test_samples, self._shares())
+
+    def _find(self, worker: WorkerId, t: int) -> tuple[LeaseKind, int, Piece] | None:
+        oldest = t if self.round is None else min(t, self.round.version)
+        for version in range(oldest, t + 2):
+            if self.due(version):
+                self._begin_round(version)
+            current = self.round
+            if current is not None and current.version == version:
+                if (piece := current.cut.for_worker(worker)) is not None:
+                    return "evaluate", version, piece
+            if version < t:
+                continue
+            if not self._goal.passes(version):
+                return None
+            if version not in self.cuts:
+                self.cuts[version] = Cut.fresh(
+                    self._rules.geometry.iteration(version),
+                    self._shares(),
+                    self._skips,
+                    self._rules.geometry.cut,
+                )
+            if (piece := self.cuts[version].for_worker(worker)) is not None:
+                return "train", version, piece
+        return None
+
+    def _lend(
+        self, worker: WorkerId, kind: LeaseKind, version: int, piece: Piece, now: float
+    ) -> Command:
+        piece.holder, piece.hold, piece.lent_at = worker, Hold.LENT, now
+        self._ticket += 1
+        del self.asking[worker]
+        self.hands[worker] = Lease(self._ticket, kind, version, piece)
+        return do.Lend(worker, kind, version, piece.interval, self._ticket)
+
+    def _call_back(self, t: int, now: float) -> list[Command]:
+        """Call back those who wait for a version that cannot come before somebody takes a free piece."""
+        cuts = [self.cuts[t]] if t in self.cuts else []
+        if self.round is not None and self.round.version <= t:
+            cuts.append(self.round.cut)
+        if not any(p.hold is Hold.FREE for cut in cuts for p in cut.pieces):
+            return []
+        out: list[Command] = []
+        for worker in sorted(self.hands):
+            lease = self.hands[worker]
+            if lease.version > t and lease.called_at is None:
+                lease.called_at = now
+                out.append(do.CallBack(worker, lease.ticket))
+        return out
+
+    def called_back(self) -> list[Command]:
+        """The calls that nobody has followed yet: said again when a link comes back."""
+        return [
+            do.CallBack(w, self.hands[w].ticket)
+            for w in sorted(self.hands)
+            if self.hands[w].called_at is not None
+        ]
+
+    def outstanding(self, t: int, now: float) -> str:
+        """What of iteration t and of the evaluation is not computed, for people; empty when nothing is."""
+        cuts = [self.cuts[t]] if t in self.cuts else []
+        cuts += [self.round.cut] if self.round is not None else []
+        pieces = [p for c in cuts for p in c.pieces if p.hold is not Hold.COMPUTED]
+        return "; ".join(
+            f"{p.interval} {p.hold.value}"
+            + (f" to {p.holder} for {now - p.lent_at:.1f} s" if p.hold is Hold.LENT else "")
+            for p in pieces[:4]
+        )
+
+    def _shares(self) -> dict[WorkerId, int]:
+        """Equal shares for every ready worker."""
+        return dict.fromkeys(sorted(self.workers), 1)
+
+    def check_invariants(self, t: int, lent: Callable[[int], Iterable[Interval]]) -> None:
+        """Raise `AssertionError` if a state that cannot be has come about; for tests."""
+        assert set(self.cuts) <= {t, t + 1}, (t, sorted(self.cuts))
+        for v, cut in self.cuts.items():
+            whole = self._rules.geometry.iteration(v)
+            tiles = IntervalSet([*(p.interval for p in cut.pieces), *self._skips.within(whole)])
+            assert tiles.size == whole.size, (v, cut.pieces)
+            assert tiles.covers(whole), (v, cut.pieces)
+            for earlier in lent(v):
+                for p in cut.pieces:
+                    nested = earlier.contains(p.interval) or p.interval.contains(earlier)
+                    assert nested or not earlier.overlaps(p.interval), (v, earlier, p)
+        pieces = [p for cut in self.cuts.values() for p in cut.pieces]
+        if self.round is not None:
+            assert t - 1 <= self.round.version <= t + 1, (t, self.round.version)
+            assert IntervalSet(p.interval for p in self.round.cut.pieces).size == self.round.samples
+            pieces += [p for p in self.round.cut.pieces if p.hold is not Hold.COMPUTED]
+        for p in pieces:
+            if p.hold is Hold.FREE:
+                assert p.holder is None, p
+            elif p.hold is not Hold.DISPUTED or p.holder is not None:
+                assert p.holder in self.workers, p
+        states = [*self.asking, *self.hands, *self.idle]
+        assert sorted(states) == sorted(self.workers), (states, self.workers)
+        for worker, lease in self.hands.items():
+            assert (lease.piece.holder, lease.piece.hold) == (worker, Hold.LENT), lease

@@ -1,0 +1,228 @@
+"""One shard's part of a job: which gradients its partitions accept, and when each may go to its next version.
+
+The theory (docs/protocol.md has the whole of it):
+
+* A partition at version *t* collects iteration *t*. It accepts an interval only if it overlaps nothing accepted,
+  skipped or frozen; so what it accepts is disjoint, and since leases only ever subdivide, it ends as a tiling of the
+  iteration whichever holders reach it first.
+* Version *t+1* is due when the tiling is complete, every accepted interval has really been added, and the gate for *t*
+  is announced: every partition of the job then holds *t*, so a worker that must redo a part of *t* can still pull it
+  (each partition keeps *t* until it starts to write *t+2*).
+* Every message carries an epoch, and only those of the one in force count. A new epoch is a new `Part`: what the old
+  one had collected is gone, and whoever is still at work on it finishes with the old object.
+
+The machine holds no arrays. The shell adds a gradient after `offer` said ACCEPT and before it calls `added`; it writes
+version *t+1* between `due` and `advanced`. A shell that reads a version asks `reading` again when it is through: GONE
+means that what it read is mixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from elps.contracts.epoch import Epoch
+from elps.contracts.errors import IllegalEvent
+from elps.contracts.ids import PartitionId
+from elps.stream.geometry import Geometry
+from elps.stream.interval import Interval, IntervalSet
+
+
+class Verdict(Enum):
+    """Answer to an offered gradient."""
+
+    ACCEPT = 0
+    """Add it, then call `added`."""
+    HAVE_IT = 1
+    """Every sample of it, or some, is already counted or the iteration is over: drop it, all is well."""
+    FROZEN = 2
+    """A skip of an overlapping interval is being decided: drop it; the leader will lend the interval again."""
+    STALE = 3
+    """The epoch is not the one in force."""
+    EARLY = 4
+    """For an iteration this partition has not reached; a correct worker cannot send it."""
+
+
+class Reading(Enum):
+    """Whether a version can be read now."""
+
+    READY = 0
+    NOT_YET = 1
+    GONE = 2
+
+
+@dataclass(frozen=True)
+class Advance:
+    """Write version ``iteration + 1`` of a partition."""
+
+    partition: PartitionId
+    iteration: int
+    count: int
+    """Samples really counted; 0 means that the values go over unchanged and no step is taken."""
+    step: int
+    """Number of this optimizer step, from 1; of the newest one when `count` is 0."""
+
+
+@dataclass
+class _Partition:
+    first: int  #: version it began at; nothing older was ever here
+    version: int  #: newest complete version; iteration `version` is being collected
+    steps: int  #: optimizer steps taken up to `version`
+    #: disjoint, inside iteration `version`, counted
+    accepted: IntervalSet = field(default_factory=IntervalSet)
+    adding: int = 0  #: accepted intervals that the shell has not finished adding; >= 0
+    advancing: bool = False  #: version + 1 is being written over version - 1
+
+
+class Part:
+    """The partitions of one job on one shard."""
+
+    def __init__(self, epoch: Epoch, geometry: Geometry, skips: Iterable[Interval] = ()) -> None:
+        self.epoch = epoch  #: the one in force; never changes
+        self.geometry = geometry
+        self.gate = -1  #: highest announced; every partition of the job holds this version
+        self._partitions: dict[PartitionId, _Partition] = {}
+        self._skips = IntervalSet(skips)  #: granted: tiles without a contribution
+        self._frozen: set[Interval] = set()  #: a skip of these is being decided
+
+    # --- what the leader says -------------------------------------------------------------------------------------
+
+    def hold(self, partition: PartitionId, version: int, steps: int) -> None:
+        """A partition's values are here at `version`; repeats change nothing."""
+        if partition not in self._partitions:
+            self._partitions[partition] = _Partition(version, version, steps)
+            self.gate = max(self.gate, version - 1)  # it was left behind once, so it was announced
+
+    def announce_gate(self, epoch: Epoch, version: int) -> None:
+        """Every partition of the job holds `version`. Holds until a rollback."""
+        if epoch == self.epoch:
+            self.gate = max(self.gate, version)
+
+    def freeze(self, epoch: Epoch, interval: Interval) -> bool:
+        """Refuse whatever overlaps `interval` until it is granted or thawed.
+
+        Returns whether no partition here has accepted anything that overlaps it, or completed its iteration.
+        """
+        if epoch != self.epoch:
+            return False
+        self._frozen.add(interval)
+        t = self.geometry.iteration_of(interval.lo)
+        return all(
+            p.version == t and not p.accepted.overlaps(interval) for p in self._partitions.values()
+        )
+
+    def thaw(self, epoch: Epoch, interval: Interval) -> None:
+        """The skip was not granted: the interval may be accepted again."""
+        if epoch == self.epoch:
+            self._frozen.discard(interval)
+
+    def grant(self, epoch: Epoch, interval: Interval) -> None:
+        """The interval is skipped: it counts as a tile that adds nothing. Repeats change nothing."""
+        if epoch != self.epoch:
+            return
+        if interval not in self._skips:
+            t = self.geometry.iteration_of(interval.lo)
+            counted = any(
+                p.accepted.overlaps(interval) or p.first <= t < p.version
+                for p in self._partitions.values()
+            )
+            if counted or not self._skips.add(interval):
+                what = f"skip of {interval} granted, although a part of it was accepted or skipped"
+                raise IllegalEvent(what)
+        self._frozen.discard(interval)
+
+    # --- gradients ------------------------------------------------------------------------------------------------
+
+    def offer(
+        self, epoch: Epoch, iteration: int, interval: Interval, partition: PartitionId
+    ) -> Verdict:
+        """Judge a gradient that has been received whole. On ACCEPT the interval counts from now on."""
+        if epoch != self.epoch:
+            return Verdict.STALE
+        p = self._partitions.get(partition)
+        if p is None or iteration > p.version:
+            return Verdict.EARLY
+        if iteration < p.version:
+            return Verdict.HAVE_IT
+        if not self.geometry.fits(interval, iteration):
+            raise IllegalEvent(f"{interval} is not a part of iteration {iteration} cut at granules")
+        if self._skips.overlaps(interval) or p.accepted.overlaps(interval):
+            return Verdict.HAVE_IT
+        if any(interval.overlaps(f) for f in self._frozen):
+            return Verdict.FROZEN
+        p.accepted.add(interval)
+        p.adding += 1
+        return Verdict.ACCEPT
+
+    def added(self, partition: PartitionId) -> None:
+        """An accepted interval's gradient is in the sum (or it had nothing to add)."""
+        p = self._partitions[partition]
+        if p.adding < 1:
+            raise IllegalEvent(f"partition {partition}: nothing accepted is waiting to be added")
+        p.adding -= 1
+
+    # --- versions -------------------------------------------------------------------------------------------------
+
+    def due(self, partition: PartitionId) -> Advance | None:
+        """Begin the partition's next version if its iteration is complete; the shell then writes it."""
+        p = self._partitions[partition]
+        if p.advancing or p.adding or self.gate < p.version:
+            return None
+        whole = self.geometry.iteration(p.version)
+        skipped = sum(s.size for s in self._skips.within(whole))
+        if p.accepted.size + skipped < whole.size:
+            return None
+        p.advancing = True
+        return Advance(partition, p.version, p.accepted.size, p.steps + (p.accepted.size > 0))
+
+    def advanced(self, done: Advance) -> None:
+        """The next version is written."""
+        p = self._partitions[done.partition]
+        if not p.advancing or p.version != done.iteration:
+            raise IllegalEvent(
+                f"partition {done.partition} is not being advanced from {done.iteration}"
+            )
+        p.version, p.steps, p.advancing = p.version + 1, done.step, False
+        p.accepted.clear()
+
+    def reading(self, partition: PartitionId, version: int) -> Reading:
+        """Whether `version` of a partition can be read."""
+        p = self._partitions.get(partition)
+        if p is None or version > p.version:
+            return Reading.NOT_YET
+        oldest = max(p.version if p.advancing else p.version - 1, p.first)
+        return Reading.READY if version >= oldest else Reading.GONE
+
+    def rests_at(self, version: int) -> bool:
+        """Whether every partition holds `version` as its newest and none has begun to leave it."""
+        return all(p.version == version and not p.advancing for p in self._partitions.values())
+
+    @property
+    def partitions(self) -> list[PartitionId]:
+        """All partitions held, in order."""
+        return sorted(self._partitions)
+
+    def version(self, partition: PartitionId) -> int:
+        """Newest complete version of a partition."""
+        return self._partitions[partition].version
+
+    def steps(self, partition: PartitionId) -> int:
+        """Optimizer steps behind the newest complete version."""
+        return self._partitions[partition].steps
+
+    def missing(self, partition: PartitionId) -> list[Interval]:
+        """What the partition still lacks of the iteration it collects."""
+        p = self._partitions[partition]
+        whole = self.geometry.iteration(p.version)
+        have = IntervalSet([*p.accepted, *self._skips.within(whole)])
+        return list(have.gaps(whole))
+
+    def check_invariants(self) -> None:
+        """Raise `AssertionError` if a state that cannot be has come about; for tests."""
+        for pid, p in self._partitions.items():
+            whole = self.geometry.iteration(p.version)
+            assert p.adding >= 0, pid
+            assert all(whole.contains(i) for i in p.accepted), pid
+            assert not any(self._skips.overlaps(i) for i in p.accepted), pid
+            assert p.version <= self.gate + 1, pid

@@ -1,0 +1,58 @@
+"""What a job's document says to its clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from elps.stream.geometry import Geometry
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The fixed terms under which a clock runs. Times in seconds, counts in iterations or samples."""
+
+    geometry: Geometry
+    iterations: int
+    """Iterations in the whole job; at least 1."""
+    test_samples: int = 0
+    evaluate_every: int = 0
+    """0: never but at the end."""
+    evaluate_at_end: bool = False
+    checkpoint_every: int = 0
+    checkpoint_every_s: float = 0.0
+    target_metric: str | None = None
+    target: float = 0.0
+    target_is_maximum: bool = True
+    time_s: float | None = None
+    first_lease_s: float = 600.0
+    slack: float = 10.0
+    floor_s: float = 5.0
+    patience_s: float = 2.0
+    """How long the first ready workers wait for the others of the plan before training begins without them."""
+
+    def evaluation_due(self, version: int, end: int) -> bool:
+        """Whether this version is to be evaluated."""
+        if not self.test_samples or version == 0:
+            return False
+        if self.evaluate_every and version % self.evaluate_every == 0:
+            return True
+        return self.evaluate_at_end and version == end
+
+    def target_met(self, metrics: dict[str, float]) -> bool:
+        """Whether an evaluation reached the job's target."""
+        if self.target_metric is None or self.target_metric not in metrics:
+            return False
+        value = metrics[self.target_metric]
+        return value >= self.target if self.target_is_maximum else value <= self.target
+
+
+MAX_DEATHS = 3
+"""Workers that may die on one interval before the job fails (DESIGN, section 6)."""
+MAX_TRIES = 3
+"""Times that a gradient may be bad while its skip cannot be granted, before the job goes back to its checkpoint."""
+MAX_SKIPPING = 10
+"""Iterations in a row with a skip, after which the job fails: a diverged model skips everything from then on."""
+LAST_WORD_S = 1.0
+"""How long the end of a job waits for losses and timings that are still on their way."""
+EXIT_WAIT_S = 2.0
+"""How long the failure of a job waits for what an agent saw of the last worker's exit."""

@@ -1,0 +1,176 @@
+"""All jobs on one shard: which terms they are under, who may connect, what the beat shows."""
+
+from __future__ import annotations
+
+import threading
+
+import structlog
+
+from elps.contracts.epoch import Term
+from elps.contracts.errors import ProtocolError
+from elps.contracts.ids import JobId, ShardId, WorkerId
+from elps.contracts.messages import DirectJob, DropJob, HostedJob, HostJob
+from elps.psshard.bridge import Bridge
+from elps.psshard.lead import Lead
+from elps.psshard.link import serve_link
+from elps.psshard.member import Member
+from elps.psshard.orders import Orders
+from elps.psshard.serving import PullConnection, PushConnection
+from elps.wire.connection import Connection
+from elps.wire.handshake import Hello, Refused
+
+log = structlog.get_logger()
+
+
+class Hosted:
+    """One job under one term on this shard."""
+
+    def __init__(self, host: HostJob, me: ShardId, bridge: Bridge) -> None:
+        self.host = host
+        self.member = Member(host.document)
+        self.orders = Orders(host.job, self.member, bridge)
+        self.lead = Lead(host, me, self.orders, bridge) if host.shards[0].shard == me else None
+        self._lock = threading.Lock()
+        self._connections: set[Connection] = set()
+
+    def status(self) -> HostedJob:
+        """As the beat shows it."""
+        if self.lead is not None:
+            return self.lead.status(self.member.held_bytes)
+        return HostedJob(
+            job=self.host.job,
+            term=self.host.term,
+            leads=False,
+            bytes_held=self.member.held_bytes,
+            phase="running",
+        )
+
+    def serve(self, connection: Connection, hello: Hello) -> None:
+        """Serve a connection until it ends or the job is dropped."""
+        with self._lock:
+            self._connections.add(connection)
+        try:
+            match hello.purpose:
+                case "push":
+                    PushConnection(connection, self.member).serve()
+                case "pull":
+                    PullConnection(connection, self.member, WorkerId(hello.sender)).serve()
+                case "link":
+                    serve_link(connection, self.orders)
+                case "lease":
+                    if self.lead is None:
+                        raise ProtocolError(f"{hello.sender} asked a shard that does not lead")
+                    self.lead.serve_trainer(connection, WorkerId(hello.sender))
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
+
+    def close(self, reason: str) -> None:
+        """Drop the job: connections end, arrays go."""
+        if self.lead is not None:
+            self.lead.close(reason)
+        self.member.close()
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            connection.close()
+
+
+class Hosting:
+    """The jobs of one shard. Called from the event loop and from connection threads."""
+
+    def __init__(self, me: ShardId, bridge: Bridge) -> None:
+        self._me, self._bridge = me, bridge
+        self._lock = threading.Lock()
+        self._jobs: dict[JobId, Hosted] = {}
+        self._highest: dict[JobId, int] = {}  #: term numbers seen; a lower one is refused for ever
+
+    def host(self, message: HostJob) -> None:
+        """Take part in a job; a repeat changes nothing, a newer term replaces the older one."""
+        with self._lock:
+            old = self._jobs.get(message.job)
+            if message.term.number < self._highest.get(message.job, 0):
+                return
+            if old is not None and old.host.term == message.term:
+                return
+            if old is not None and old.host.term.number == message.term.number:
+                log.error("term_refused", job=message.job, reason="equal number, another nonce")
+                return
+            self._highest[message.job] = message.term.number
+            hosted = self._jobs[message.job] = Hosted(message, self._me, self._bridge)
+        if old is not None:
+            old.close(f"term {message.term.number} has begun")
+        log.info(
+            "job_hosted",
+            job=message.job,
+            term=message.term.number,
+            leads=hosted.lead is not None,
+            reason="the scheduler placed it here",
+        )
+        if hosted.lead is not None:
+            hosted.lead.start()
+        self._bridge.beat()
+
+    def drop(self, message: DropJob) -> None:
+        """Forget a job of this term or an older one."""
+        with self._lock:
+            hosted = self._jobs.get(message.job)
+            if hosted is None or hosted.host.term.number > message.term.number:
+                return
+            del self._jobs[message.job]
+        hosted.close("the job was taken from this shard")
+        log.info("job_dropped", job=message.job, term=message.term.number)
+        self._bridge.beat()
+
+    def direct(self, message: DirectJob) -> None:
+        """Hand the scheduler's word to the leader, if it is for the term in force."""
+        with self._lock:
+            hosted = self._jobs.get(message.job)
+        if hosted is not None and hosted.lead is not None and hosted.host.term == message.term:
+            hosted.lead.direct(message.goal, message.workers, message.exits)
+
+    def secret_of(self, hello: Hello) -> str:
+        """The secret of the job that a client says it belongs to; `Refused` when it may not come in."""
+        with self._lock:
+            hosted = self._jobs.get(hello.job)
+        if hosted is None or hosted.host.term.number < hello.term:
+            raise Refused(f"job {hello.job} is not here yet under term {hello.term}")
+        if hello.term < hosted.host.term.number:
+            raise Refused(f"term {hello.term} of job {hello.job} is over")
+        if hello.purpose == "lease":
+            problem = (
+                hosted.lead.refusal(WorkerId(hello.sender))
+                if hosted.lead
+                else "it does not lead the job"
+            )
+            if problem:
+                raise Refused(f"{self._me}: {problem}")
+        return hosted.host.secret
+
+    def serve(self, connection: Connection, hello: Hello) -> None:
+        """Serve a connection that has shaken hands."""
+        with self._lock:
+            hosted = self._jobs.get(hello.job)
+        if hosted is None or hosted.host.term.number != hello.term:
+            raise ProtocolError(f"job {hello.job} was dropped meanwhile")
+        hosted.serve(connection, hello)
+
+    def status(self) -> list[HostedJob]:
+        """All jobs, in order."""
+        with self._lock:
+            jobs = [self._jobs[j] for j in sorted(self._jobs)]
+        return [job.status() for job in jobs]
+
+    def term(self, job: JobId) -> Term | None:
+        """The term under which a job is here."""
+        with self._lock:
+            hosted = self._jobs.get(job)
+            return hosted.host.term if hosted is not None else None
+
+    def close(self, reason: str) -> None:
+        """Drop everything: the shard ends."""
+        with self._lock:
+            jobs = list(self._jobs.values())
+            self._jobs.clear()
+        for job in jobs:
+            job.close(reason)

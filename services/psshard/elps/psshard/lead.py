@@ -1,0 +1,468 @@
+"""The leader of a job: everything that happens turned into events of its clock, and the clock's commands carried out.
+
+Threads: one for each trainer's lease connection (`conversation`), one for each link to another shard, the threads of
+this shard's own data connections, and a ticker. All of them enter by `event`, which asks the clock under the lock and
+executes the commands outside of it, one thread at a time and in order.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import structlog
+
+from elps.contracts.codec import encode
+from elps.contracts.epoch import Epoch
+from elps.contracts.errors import RetryLater, TaskError
+from elps.contracts.ids import JobId, ShardId, WorkerId
+from elps.contracts.messages import HostedJob, HostJob, Phase
+from elps.contracts.topology import job_prefix
+from elps.psshard.bridge import Bridge
+from elps.psshard.checkpointing import Collecting, manifest_of
+from elps.psshard.conversation import Conversation
+from elps.psshard.core import commands as do
+from elps.psshard.core.clock import Clock
+from elps.psshard.core.commands import Command
+from elps.psshard.link import BEAT_S, RemotePeer
+from elps.psshard.member import Frozen, Missed, Progressed, Report, Trouble, Written
+from elps.psshard.orders import RETRY_S, STORE_WAIT_S, Order, Orders, Peer
+from elps.psshard.origin import Origin
+from elps.psshard.reporting import Reporter
+from elps.psshard.trainers import Trainers
+from elps.storage.checkpoints import Manifest, all_manifests, publish
+from elps.stream.interval import Interval
+from elps.wire.connection import Connection
+from elps.wire.frames import Header, Kind
+from elps.wire.handshake import Hello
+
+UNREACHABLE_S = 1.0
+"""A link that is down for longer makes the job `waiting`."""
+TICK_S = 0.1
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+
+class Lead:
+    """Leads one job under one term, on the shard whose own share is `orders`."""
+
+    def __init__(self, host: HostJob, me: ShardId, orders: Orders, bridge: Bridge) -> None:
+        self.host = host
+        self.job: JobId = host.job
+        self.lock = threading.Lock()
+        self.reporter = Reporter(host, bridge)
+        self.origin = Origin(host)
+        self.trainers = Trainers(host.workers)
+        self.clock: Clock | None = None  #: None until the job is opened
+        self.epoch = Epoch(host.term, -1)  #: n counts openings; -1: not opened yet
+        self._me, self._bridge = me, bridge
+        self._commands: deque[tuple[Epoch, Command]] = deque()
+        self._draining = False  #: a thread is executing commands
+        self._closed = threading.Event()
+        self._called_back: dict[WorkerId, int] = {}  #: said again when a link comes back
+        self._collecting: Collecting | None = None
+        self._ended: tuple[Phase, str] | None = None  #: finished, failed or paused, with the reason
+        self._pause_wanted = False
+        self._conversation = Conversation(self)
+        hello = Hello(job=self.job, purpose="link", sender=me, term=host.term.number)
+        self._remote = [
+            RemotePeer(a, hello, host.secret, self.reported, self._restored)
+            for a in host.shards
+            if a.shard != me
+        ]
+        self._peers: dict[ShardId, Peer] = {p.address.shard: p for p in self._remote}
+        self._peers[me] = orders
+        orders.member.report = lambda report: self.reported(me, report)
+
+    def start(self) -> None:
+        """Begin: dial the other shards, and find out where the job starts from."""
+        for peer in self._remote:
+            peer.start()
+        self._in_background("lead", self._resolve)
+        self._in_background("tick", self._tick)
+
+    def close(self, reason: str) -> None:
+        """Stop leading: trainers are told, links end."""
+        self._closed.set()
+        with self.lock:
+            links = self.trainers.all()
+        for link in links:
+            link.stop(reason)
+        for peer in self._peers.values():
+            peer.close()
+
+    # --- opening ------------------------------------------------------------------------------------------------------
+
+    def _resolve(self) -> None:
+        """Find the newest checkpoint and the skips; without one the first ready trainer says what the job is."""
+        skips = self._ask_store(lambda: self._bridge.store.get(self._skips_key))
+        manifests = self._ask_store(lambda: all_manifests(self._bridge.store, self.job))
+        try:
+            with self.lock:
+                manifest = self.origin.remember(skips, manifests)
+        except TaskError as error:
+            self.fail(str(error))
+            return
+        if manifest is not None:
+            self.open(manifest)
+        self._conversation.look_again()
+
+    def open(self, manifest: Manifest | None) -> None:
+        """Begin, or begin again, under the next epoch: from a checkpoint, or from version 0."""
+        now = time.monotonic()
+        try:
+            with self.lock:
+                rules = self.origin.lay_out(manifest)
+                epoch = self.epoch = Epoch(self.host.term, self.epoch.n + 1)
+                self._collecting, self._called_back = None, {}
+                metrics_at = manifest.metrics_iteration if manifest is not None else None
+                clock = self.clock = Clock(
+                    rules,
+                    self._peers,
+                    self.origin.start,
+                    now,
+                    skips=self.origin.skips,
+                    checkpoint=self.origin.start if manifest is not None else None,
+                    evaluated=metrics_at if metrics_at is not None else -1,
+                    trained_s=self.reporter.progress.training_s,
+                )
+                clock.expect(self.trainers.allowed, now)
+                self.reporter.opened(rules, manifest)
+                self.trainers.forget_epoch()
+                assignments = {
+                    shard: self.origin.assignment(shard, rules.iterations) for shard in self._peers
+                }
+        except TaskError as error:
+            self.fail(str(error))
+            return
+        for shard, peer in self._peers.items():
+            peer.carry_out(epoch, assignments[shard])
+        self._conversation.greet_all()
+        if self._pause_wanted:
+            self.event(lambda clock, now: clock.pause(now))
+
+    def _reopen(self, reason: str, *, must_restore: bool) -> None:
+        """Go back to the newest checkpoint that can be loaded."""
+
+        def run() -> None:
+            manifests = self._ask_store(lambda: all_manifests(self._bridge.store, self.job))
+            with self.lock:
+                manifest = self.origin.usable(manifests)
+            if manifest is None and must_restore:
+                self.fail(f"{reason}; no older checkpoint is left to go back to")
+                return
+            self.reporter.event("rolled_back", reason)
+            self.open(manifest)
+
+        self._in_background("back", run)
+
+    @property
+    def _skips_key(self) -> str:
+        return job_prefix(self.job) + "skips"
+
+    # --- trainers -----------------------------------------------------------------------------------------------------
+
+    def refusal(self, worker: WorkerId) -> str:
+        """Why a trainer may not connect; empty when it may."""
+        with self.lock:
+            if self._closed.is_set() or self._ended is not None:
+                return "the job has ended here"
+            return self.trainers.refusal(worker)
+
+    def serve_trainer(self, connection: Connection, worker: WorkerId) -> None:
+        """Serve a trainer's lease connection until it ends."""
+        self._conversation.serve(connection, worker)
+
+    def dismiss(self, worker: WorkerId, reason: str) -> None:
+        """Give up on a trainer; the scheduler sees to its end and to another one."""
+        with self.lock:
+            self.trainers.dismissed[worker] = reason
+            link = self.trainers.get(worker)
+        log.warning("trainer_dismissed", job=self.job, worker=worker, reason=reason)
+        if link is not None:
+            link.stop(reason)
+        self._bridge.beat()
+
+    # --- shards -------------------------------------------------------------------------------------------------------
+
+    def reported(self, shard: ShardId, report: Report) -> None:
+        """A shard's answer or progress."""
+        epoch = report.epoch
+        match report:
+            case Progressed(_, version):
+                self.event(lambda clock, now: clock.progressed(shard, version, now), epoch)
+                self._conversation.admit_all(epoch)
+            case Frozen(_, interval, attempt, clean):
+                self.event(
+                    lambda clock, now: clock.freeze_answered(shard, interval, attempt, clean, now),
+                    epoch,
+                )
+            case Written():
+                self._collect(shard, report)
+            case Missed(_, version):
+                self.event(lambda clock, now: clock.checkpoint_abandoned(version, now), epoch)
+            case Trouble(_, reason, damaged):
+                self._trouble(shard, epoch, reason, damaged)
+
+    def _trouble(self, shard: ShardId, epoch: Epoch, reason: str, damaged: bool) -> None:
+        with self.lock:
+            if epoch != self.epoch:
+                return
+            name = self.origin.manifest.name if self.origin.manifest is not None else ""
+            if damaged:
+                if name in self.origin.damaged:
+                    return
+                self.origin.damaged.add(name)
+        if damaged:
+            self._reopen(
+                f"checkpoint {name} cannot be loaded by {shard}: {reason}", must_restore=True
+            )
+        else:
+            self.fail(f"{shard}: {reason}")
+
+    def _restored(self, shard: ShardId) -> None:
+        """A link is up: say again all that may have been lost with the one before."""
+        with self.lock:
+            if self.clock is None:
+                return
+            epoch, peer = self.epoch, self._peers[shard]
+            assignment = self.origin.assignment(shard, self.clock.rules.iterations)
+            called = dict(self._called_back)
+        peer.carry_out(epoch, assignment)
+        for worker, ticket in called.items():
+            peer.carry_out(epoch, do.CallBack(worker, ticket))
+        self.event(lambda clock, now: clock.link_restored(shard, now), epoch)
+
+    # --- the store ----------------------------------------------------------------------------------------------------
+
+    def _collect(self, shard: ShardId, report: Written) -> None:
+        with self.lock:
+            collecting, identity = self._collecting, self.origin.identity
+            if collecting is None or identity is None or report.epoch != self.epoch:
+                return
+            entries = collecting.add(shard, report)
+            if entries is None:
+                return
+            self._collecting = None
+            manifest = manifest_of(
+                self.host,
+                identity,
+                collecting,
+                entries,
+                self.origin.skips,
+                self.reporter.progress,
+                time.time(),
+            )
+
+        def run() -> None:
+            self._ask_store(lambda: publish(self._bridge.store, manifest))
+            self.reporter.checkpointed(manifest.iteration)
+            self.event(
+                lambda clock, now: clock.checkpoint_written(manifest.iteration, now), report.epoch
+            )
+
+        self._in_background("ckpt", run)
+
+    def _keep_skip(self, interval: Interval) -> None:
+        with self.lock:
+            self.origin.add_skips([interval])
+            data = encode([[i.lo, i.hi] for i in self.origin.skips])
+        self.reporter.skipped(interval)
+        self._in_background(
+            "skip", lambda: self._ask_store(lambda: self._bridge.store.put(self._skips_key, data))
+        )
+
+    def _ask_store(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Ask until the store answers; `RetryLater` once the job is dropped here."""
+        while True:
+            try:
+                answer = self._bridge.wait(call(), STORE_WAIT_S, "the store")
+            except RetryLater as error:
+                self.reporter.store_trouble = str(error)
+                log.warning("waiting_for_store", job=self.job, reason=str(error))
+                if self._closed.wait(RETRY_S):
+                    raise
+            else:
+                self.reporter.store_trouble = ""
+                return answer
+
+    def _in_background(self, what: str, run: Callable[[], object]) -> None:
+        def until_dropped() -> None:
+            try:
+                run()
+            except RetryLater as error:  # only once the job is dropped here
+                log.info("given_up", job=self.job, what=what, reason=str(error))
+            except Exception as error:
+                log.exception("leader_failed", job=self.job, what=what)
+                self.fail(f"the leader failed in {what}: {type(error).__name__}: {error}")
+
+        threading.Thread(target=until_dropped, name=f"{what}-{self.job}"[:15], daemon=True).start()
+
+    # --- events and commands ------------------------------------------------------------------------------------------
+
+    def event(
+        self, ask: Callable[[Clock, float], list[Command]], epoch: Epoch | None = None
+    ) -> None:
+        """Give the clock an event, if it is of the epoch in force, and execute what it commands."""
+        with self.lock:
+            if self.clock is None or (epoch is not None and epoch != self.epoch):
+                return
+            self._commands.extend((self.epoch, c) for c in ask(self.clock, time.monotonic()))
+        self._drain()
+
+    def _drain(self) -> None:
+        while True:
+            with self.lock:
+                if self._draining or not self._commands:
+                    return
+                self._draining = True
+                batch = list(self._commands)
+                self._commands.clear()
+            try:
+                for epoch, command in batch:
+                    if epoch == self.epoch:
+                        self._execute(epoch, command)
+            finally:
+                with self.lock:
+                    self._draining = False
+
+    def _execute(self, epoch: Epoch, command: Command) -> None:
+        match command:
+            case do.Lend():
+                self._conversation.lend(epoch, command)
+            case (
+                do.AnnounceGate()
+                | do.Freeze()
+                | do.Thaw()
+                | do.Grant()
+                | do.CallBack()
+                | do.WriteCheckpoint()
+            ):
+                self._to_shards(epoch, command)
+            case do.Dismiss(worker, reason):
+                self.dismiss(worker, reason)
+            case do.RollBack(interval, reason):
+                self._keep_skip(interval)
+                self._reopen(reason, must_restore=False)
+            case do.Fail(reason):
+                self.fail(reason)
+            case do.Finish(version, reason):
+                self._end("finished", f"{reason}, at iteration {version}")
+            case do.Rest(version):
+                self._end("paused", f"paused at iteration {version}")
+            case do.Evaluated(version, metrics):
+                self.reporter.evaluated(version, metrics)
+            case do.IterationDone():
+                self.reporter.iteration_done(command, self.clock.plan if self.clock else 0)
+            case do.Remark(what, reason, about, iteration):
+                self.reporter.event(what, reason, worker=about, iteration=iteration)
+
+    def _to_shards(self, epoch: Epoch, order: Order) -> None:
+        """Say it to every shard, the others first: their way is longer."""
+        match order:
+            case do.CallBack(worker, ticket):
+                self._called_back[worker] = ticket
+            case do.Grant(interval, _):
+                self._keep_skip(interval)
+            case do.WriteCheckpoint(version):
+                with self.lock:
+                    if self._collecting is None or self._collecting.version != version:
+                        self._collecting = Collecting(
+                            epoch, version, self.origin.slices, self.origin.placed
+                        )
+        for shard in sorted(self._peers, key=lambda s: (s == self._me, s)):
+            self._peers[shard].carry_out(epoch, order)
+
+    # --- goals and reports --------------------------------------------------------------------------------------------
+
+    def direct(self, goal: str, workers: list[WorkerId], exits: dict[WorkerId, str]) -> None:
+        """The scheduler's word: go on or pause, who may join, how some ended."""
+        pause = goal == "pause"
+        with self.lock:
+            self.trainers.allowed = set(workers)
+            self._pause_wanted = pause
+            not_begun = self.clock is None
+        for worker in sorted(exits):
+            self._exit_seen(worker, exits[worker])
+        self.event(lambda clock, now: clock.expect(workers, now))
+        if pause and not_begun:
+            self._end("paused", "paused before it began")
+        elif pause:
+            self.event(lambda clock, now: clock.pause(now))
+        else:
+            self.event(lambda clock, now: clock.resume(now))
+
+    def _exit_seen(self, worker: WorkerId, text: str) -> None:
+        self.event(lambda clock, now: clock.exit_seen(worker, text, now))
+
+    def fail(self, reason: str) -> None:
+        """The job cannot go on."""
+        log.error("job_failed", job=self.job, reason=reason)
+        self._end("failed", reason)
+
+    def _end(self, phase: Phase, reason: str) -> None:
+        """The job ends or pauses here: nothing is lent any more, trainers go home."""
+        with self.lock:
+            if self._ended is not None:
+                return
+            self._ended = (phase, reason)
+            if self.clock is not None:
+                self.clock.over = True
+            links = self.trainers.all()
+        for link in links:
+            link.stop(reason)
+        self._bridge.beat()
+
+    def _tick(self) -> None:
+        beat_at = 0.0
+        while not self._closed.wait(TICK_S):
+            now = time.monotonic()
+            self.event(lambda clock, at: clock.tick(at))
+            if now - beat_at >= BEAT_S:
+                beat_at = now
+                for peer in self._remote:
+                    peer.beat()
+                with self.lock:
+                    waiting = [t for t in self.trainers.all() if t.asking or not t.admitted]
+                for link in waiting:
+                    link.tell(Header(Kind.WAIT, self.epoch))
+
+    def status(self, bytes_held: int) -> HostedJob:
+        """The job as the leader's beat shows it."""
+        now = time.monotonic()
+        with self.lock:
+            clock = self.clock
+            phase, reason = self._ended or self._phase(clock, now)
+            if clock is not None:
+                self.reporter.follow(clock, now)
+            return HostedJob(
+                job=self.job,
+                term=self.host.term,
+                leads=True,
+                bytes_held=bytes_held,
+                phase=phase,
+                reason=reason,
+                progress=self.reporter.progress,
+                plan=clock.plan if clock is not None else 0,
+                ready=self.trainers.admitted(),
+                dismissed=dict(self.trainers.dismissed),
+            )
+
+    def _phase(self, clock: Clock | None, now: float) -> tuple[Phase, str]:
+        down = [p for p in self._remote if p.down_since is not None]
+        if any(now - p.down_since > UNREACHABLE_S for p in down if p.down_since is not None):
+            named = "; ".join(f"{p.address.shard}: {p.trouble}" for p in down)
+            return "waiting", f"cannot reach {named}"
+        if clock is None:
+            store = self.reporter.store_trouble or "waiting for the store"
+            return "loading", "waiting for a trainer to be ready" if self.origin.known else store
+        if clock.gate < clock.start:
+            behind = ", ".join(s for s, v in clock.held.items() if v < clock.start)
+            return "loading", f"waiting for the first values on {behind}"
+        if not clock.workers:
+            return "waiting", "no worker is ready"
+        return ("pausing" if self._pause_wanted else "running"), clock.waiting_for(now)

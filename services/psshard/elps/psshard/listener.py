@@ -1,0 +1,93 @@
+"""The shard's listening socket: every connection shakes hands and is served by a thread of its own."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from elps.contracts.errors import ElpsError, SetupError
+from elps.wire.connection import SOCKET_BUFFER_BYTES, Connection
+from elps.wire.handshake import Hello, welcome
+
+MAX_CONNECTIONS = 2048
+"""Beyond it a connection is closed at once: threads are bounded."""
+
+log = structlog.get_logger()
+
+
+class Listener:
+    """Accepts connections until closed."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        secret_of: Callable[[Hello], str],
+        serve: Callable[[Connection, Hello], None],
+    ) -> None:
+        self._secret_of, self._serve = secret_of, serve
+        self._lock = threading.Lock()
+        self._open: set[Connection] = set()
+        self._count = 0
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._sock = socket.socket(family, socket.SOCK_STREAM)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
+        try:
+            self._sock.bind((host, port))
+        except OSError as error:
+            raise SetupError(f"cannot listen on {host}:{port}: {error}; set ELPS_HOST") from None
+        self._sock.listen(256)
+        self.port: int = self._sock.getsockname()[1]
+        threading.Thread(target=self._accept, name="accept", daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._sock.accept()
+            except OSError:
+                return  # closed
+            with self._lock:
+                full = self._count >= MAX_CONNECTIONS
+                self._count += not full
+            if full:
+                log.error("connection_refused", reason=f"{MAX_CONNECTIONS} are open")
+                sock.close()
+                continue
+            threading.Thread(target=self._run, args=(sock,), name="conn", daemon=True).start()
+
+    def _run(self, sock: socket.socket) -> None:
+        connection = None
+        try:
+            connection, hello = welcome(sock, self._secret_of)
+            with self._lock:
+                self._open.add(connection)
+            self._serve(connection, hello)
+        except (ElpsError, TimeoutError) as error:
+            log.info(
+                "connection_ended", peer=connection.peer if connection else "?", reason=str(error)
+            )
+        except Exception:
+            log.exception("connection_failed", peer=connection.peer if connection else "?")
+        finally:
+            with self._lock:
+                self._count -= 1
+                self._open.discard(connection)
+            if connection is not None:
+                connection.close()
+
+    def close(self) -> None:
+        """Stop listening and end every connection."""
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        self._sock.close()
+        with self._lock:
+            connections = list(self._open)
+        for connection in connections:
+            connection.close()

@@ -1,0 +1,163 @@
+"""The leader's word carried out on one shard; it comes by call on the leader's own shard, by link on the others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import structlog
+
+from elps.contracts.codec import decode
+from elps.contracts.epoch import Epoch
+from elps.contracts.errors import ElpsError, InvalidDocument, RetryLater
+from elps.contracts.ids import JobId, PartitionId
+from elps.contracts.topology import manifests_key
+from elps.psshard.aside import Aside
+from elps.psshard.assignment import Assignment
+from elps.psshard.bridge import Bridge
+from elps.psshard.core import commands as do
+from elps.psshard.member import Member, Trouble
+from elps.storage.checkpoints import (
+    DamagedCheckpoint,
+    Manifest,
+    checkpoint_name,
+    load_partition,
+    write_partition,
+)
+
+STORE_WAIT_S = 10.0
+RETRY_S = 1.0
+"""Between two tries of the store while it is down; training goes on meanwhile."""
+
+T = TypeVar("T")
+
+log = structlog.get_logger()
+
+
+Order = (
+    Assignment | do.AnnounceGate | do.Freeze | do.Thaw | do.Grant | do.CallBack | do.WriteCheckpoint
+)
+"""What a leader says to the shards of its job. Every one may be repeated without harm."""
+
+
+class Peer(Protocol):
+    """A shard as its leader speaks to it."""
+
+    def carry_out(self, epoch: Epoch, order: Order) -> None:
+        """Do what the leader says. Nothing waits for it; its answers are reports."""
+
+    def close(self) -> None:
+        """The job ends here."""
+
+
+class Orders:
+    """Carries out the leader's word; what takes long is done in threads of its own."""
+
+    def __init__(self, job: JobId, member: Member, bridge: Bridge) -> None:
+        self.job, self.member, self._bridge = job, member, bridge
+
+    def carry_out(self, epoch: Epoch, order: Order) -> None:
+        """Do what the leader says; a fault is reported to it."""
+        try:
+            self._carry_out(epoch, order)
+        except ElpsError as error:
+            self.member.report(Trouble(epoch, str(error)))
+
+    def _carry_out(self, epoch: Epoch, order: Order) -> None:
+        match order:
+            case Assignment():
+                if self.member.assign(epoch, order) and order.checkpoint and order.partitions:
+                    name = order.checkpoint
+                    self._start("load", lambda: self._load(epoch, order, name))
+            case do.AnnounceGate(version):
+                self.member.gate(epoch, version)
+            case do.Freeze(interval, attempt):
+                self.member.freeze(epoch, interval, attempt)
+            case do.Thaw(interval):
+                self.member.thaw(epoch, interval)
+            case do.Grant(interval, _):
+                self.member.grant(epoch, interval)
+            case do.CallBack(worker, ticket):
+                self.member.call_back(epoch, worker, ticket)
+            case do.WriteCheckpoint(version):
+                if (aside := self.member.checkpoint(epoch, version)) is not None:
+                    self._start("checkpoint", lambda: self._write(epoch, aside))
+
+    def close(self) -> None:
+        """The job is dropped here."""
+        self.member.close()
+
+    # --- in threads of their own --------------------------------------------------------------------------------------
+
+    def _start(self, what: str, run: Callable[[], None]) -> None:
+        threading.Thread(target=run, name=f"{what}-{self.job}"[:15], daemon=True).start()
+
+    def _load(self, epoch: Epoch, assignment: Assignment, name: str) -> None:
+        try:
+            manifest = self._manifest(name)
+            for number, start, stop in assignment.partitions:
+                entry = manifest.partitions[number] if number < len(manifest.partitions) else None
+                if entry is None or (entry.start, entry.stop) != (start, stop):
+                    raise DamagedCheckpoint(
+                        f"checkpoint {name} has no partition {number} of [{start}, {stop})"
+                    )
+                partition = PartitionId(number)
+                arrays = self._persist(
+                    partial(load_partition, self._bridge.store, manifest, partition)
+                )
+                self.member.bring(epoch, partition, arrays, entry.steps)
+        except DamagedCheckpoint as error:
+            self.member.report(Trouble(epoch, str(error), damaged=True))
+        except ElpsError as error:
+            self.member.report(Trouble(epoch, f"checkpoint {name} cannot be loaded: {error}"))
+
+    def _manifest(self, name: str) -> Manifest:
+        data = self._persist(lambda: self._bridge.store.hash_get(manifests_key(self.job), name))
+        if data is None:
+            raise DamagedCheckpoint(f"checkpoint {name} of job {self.job} is gone from the store")
+        try:
+            return decode(data, Manifest)
+        except InvalidDocument as error:
+            raise DamagedCheckpoint(str(error)) from None
+
+    def _write(self, epoch: Epoch, aside: Aside) -> None:
+        name = checkpoint_name(epoch.term.number, epoch.n, aside.version)
+        digests: dict[PartitionId, dict[str, int]] = {}
+        for partition in (
+            aside.partitions
+        ):  # all copies first: the job must not wait for them at its next boundary
+            aside.take(partition)
+        for partition in aside.partitions:
+            while self.member.current(aside):
+                try:
+                    digests[partition] = self._bridge.wait(
+                        write_partition(
+                            self._bridge.store, self.job, name, partition, aside.take(partition)
+                        ),
+                        STORE_WAIT_S,
+                        "the store",
+                    )
+                    break
+                except RetryLater as error:
+                    log.warning(
+                        "checkpoint_lags", job=self.job, version=aside.version, reason=str(error)
+                    )
+                    time.sleep(RETRY_S)
+            else:
+                return
+            aside.release(partition)
+        self.member.wrote(aside, digests)
+
+    def _persist(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Ask the store until it answers, or the job is dropped."""
+        while True:
+            try:
+                return self._bridge.wait(call(), STORE_WAIT_S, "the store")
+            except RetryLater as error:
+                if self.member.closed:
+                    raise
+                log.warning("waiting_for_store", job=self.job, reason=str(error))
+                time.sleep(RETRY_S)

@@ -1,0 +1,123 @@
+"""Where a job starts from, and how its parameters lie on its shards. Plain state; the leader guards it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from elps.contracts.codec import loads
+from elps.contracts.errors import ElpsError, InvalidDocument, TaskError
+from elps.contracts.ids import PartitionId, ShardId
+from elps.contracts.messages import HostJob
+from elps.placement import place
+from elps.psshard.assignment import Assignment
+from elps.psshard.core.rules import Rules
+from elps.psshard.identity import Identity
+from elps.storage.checkpoints import Manifest
+from elps.stream.interval import Interval
+
+
+class Origin:
+    """A checkpoint or version 0; the identity that all trainers share; the skips; the placement."""
+
+    def __init__(self, host: HostJob) -> None:
+        self._host = host
+        self.known = False  #: whether the store has been asked for a checkpoint
+        self.identity: Identity | None = None  #: set by a checkpoint or by the first ready trainer
+        self.manifest: Manifest | None = None  #: what the job was last opened from; None: version 0
+        self.damaged: set[str] = set()  #: checkpoints that could not be loaded
+        self.skips: list[Interval] = []  #: granted, in order; they survive every reset
+        self.slices: list[tuple[int, int, int]] = []  #: partition number, first element, end
+        self.placed: dict[PartitionId, ShardId] = {}
+
+    @property
+    def start(self) -> int:
+        """Version that training goes on from."""
+        return self.manifest.iteration if self.manifest is not None else 0
+
+    def remember(self, skips_data: bytes | None, manifests: Sequence[Manifest]) -> Manifest | None:
+        """Take what the store holds; returns the checkpoint to start from. `TaskError` if it does not fit the job."""
+        self.add_skips(_read_skips(skips_data))
+        usable = self.usable(manifests)
+        self.known = True
+        if usable is None:
+            return None
+        document = self._host.document
+        for name, then, now in (
+            ("batch.global", usable.batch, document.batch.global_),
+            ("batch.granule", usable.granule, document.batch.granule),
+            ("dtype", usable.dtype, document.dtype),
+        ):
+            if then != now:
+                raise TaskError(
+                    f"the checkpoint was written with {name} {then}, the job says {now}"
+                )
+        self.identity = Identity.of_manifest(usable)
+        self.add_skips([Interval(lo, hi) for lo, hi in usable.skips])
+        return usable
+
+    def usable(self, manifests: Sequence[Manifest]) -> Manifest | None:
+        """The newest checkpoint that is not known to be damaged."""
+        return next((m for m in manifests if m.name not in self.damaged), None)
+
+    def add_skips(self, skips: list[Interval]) -> None:
+        """Keep more granted skips."""
+        self.skips = sorted({*self.skips, *skips})
+
+    def lay_out(self, manifest: Manifest | None) -> Rules:
+        """Begin at a checkpoint or at version 0: cut and place the parameters. Raises when they cannot be laid out."""
+        assert self.identity is not None
+        document = self._host.document
+        try:
+            rules = self.identity.rules(document)
+            slices = (
+                [(n, p.start, p.stop) for n, p in enumerate(manifest.partitions)]
+                if manifest is not None
+                else self.identity.slices(document)
+            )
+            shards = [a.shard for a in self._host.shards]
+            sizes = [stop - start for _, start, stop in slices]
+            placed = place(sizes, shards, current=self.placed)
+        except (ElpsError, ValueError) as error:
+            raise TaskError(f"the task's parameters cannot be laid out: {error}") from error
+        self.manifest, self.slices, self.placed = manifest, slices, placed
+        return rules
+
+    def assignment(self, shard: ShardId, iterations: int) -> Assignment:
+        """What a shard is told."""
+        assert self.identity is not None
+        document = self._host.document
+        return Assignment(
+            partitions=self._on(shard),
+            samples=self.identity.samples,
+            batch=document.batch.global_,
+            granule=document.batch.granule,
+            iterations=iterations,
+            start=self.start,
+            checkpoint=self.manifest.name if self.manifest is not None else None,
+            skips=[(i.lo, i.hi) for i in self.skips],
+        )
+
+    def map(self) -> dict[str, Any]:
+        """What a trainer is told: which shard holds what, and where it listens."""
+        return {
+            "shards": [
+                {"id": a.shard, "host": a.host, "port": a.port, "partitions": self._on(a.shard)}
+                for a in self._host.shards
+            ]
+        }
+
+    def _on(self, shard: ShardId) -> list[tuple[int, int, int]]:
+        return [s for s in self.slices if self.placed[PartitionId(s[0])] == shard]
+
+
+def _read_skips(data: bytes | None) -> list[Interval]:
+    """The list of skips in the store; one that cannot be read was never written by us and is no list."""
+    if data is None:
+        return []
+    try:
+        return [Interval(lo, hi) for lo, hi in msgspec.convert(loads(data), list[tuple[int, int]])]
+    except (InvalidDocument, msgspec.ValidationError):
+        return []

@@ -1,0 +1,138 @@
+"""What a leader tells the world about its job: progress, events, rows."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import msgspec
+import structlog
+
+from elps.contracts.ids import WorkerId
+from elps.contracts.messages import HostJob, IterationRow, JobEvent, WorkerTiming
+from elps.contracts.state import Progress
+from elps.optim.schedule import factor
+from elps.psshard.bridge import Bridge
+from elps.psshard.core.clock import Clock
+from elps.psshard.core.commands import IterationDone
+from elps.psshard.core.rules import Rules
+from elps.storage.checkpoints import Manifest
+from elps.stream.interval import Interval
+
+log = structlog.get_logger()
+
+
+class Reporter:
+    """Keeps a job's progress and sends its events and rows. Guarded by the leader's lock where it says so."""
+
+    def __init__(self, host: HostJob, bridge: Bridge) -> None:
+        self._host, self._bridge = host, bridge
+        self.progress: Progress = host.progress
+        self.store_trouble = ""  #: what the store last answered, while it does not
+        self._rules: Rules | None = None
+        self._steps = 0  #: optimizer steps, for the learning rate shown
+
+    def opened(self, rules: Rules, manifest: Manifest | None) -> None:
+        """The job begins, or begins again, at a checkpoint or at version 0."""
+        start = manifest.iteration if manifest is not None else 0
+        self._rules = rules
+        self._steps = max((p.steps for p in manifest.partitions), default=0) if manifest else 0
+        changes: dict[str, object] = {
+            "iteration": start,
+            "iterations": rules.iterations,
+            "passes": rules.geometry.passes(start),
+            "checkpoint": manifest.iteration if manifest is not None else None,
+            "redone_iterations": self.progress.redone_iterations
+            + max(0, self.progress.iteration - start),
+        }
+        if manifest is not None and self.progress.metrics_iteration is None:
+            changes |= {
+                "metrics": manifest.metrics,
+                "metrics_iteration": manifest.metrics_iteration,
+            }
+        self._change(**changes)
+
+    def follow(self, clock: Clock, now: float) -> None:
+        """Take over where the clock is."""
+        self._change(iteration=clock.t, iterations=clock.end, training_s=clock.trained_s(now))
+
+    def iteration_done(self, done: IterationDone, plan: int) -> None:
+        """Send an iteration's row."""
+        assert self._rules is not None
+        document, geometry = self._host.document, self._rules.geometry
+        self._steps += done.count > 0
+        rate = factor(document.schedule, max(self._steps, 1), self._rules.iterations)
+        lr = document.optimizer.lr * rate
+        passes = geometry.passes(done.iteration + 1)
+        self._bridge.row(
+            self._host.job,
+            IterationRow(
+                iteration=done.iteration,
+                passes=passes,
+                samples=done.count,
+                skipped=done.skipped,
+                loss=done.loss,
+                duration_s=done.duration_s,
+                at=time.time(),
+                term=self._host.term.number,
+                plan=plan,
+                lr=lr,
+                workers=[
+                    WorkerTiming(
+                        worker=worker,
+                        samples=t.samples,
+                        compute_s=t.compute_s,
+                        pull_s=t.pull_s,
+                        wait_s=t.wait_s,
+                        push_s=t.push_s,
+                        lease_s=t.lease_s,
+                    )
+                    for worker, t in done.timings.items()
+                ],
+            ),
+        )
+        loss = done.loss if done.loss is not None else self.progress.loss
+        samples = self.progress.samples + done.count
+        self._change(passes=passes, loss=loss, samples=samples)
+
+    def evaluated(self, version: int, metrics: dict[str, float]) -> None:
+        """Send an evaluation."""
+        shown = {n: v if math.isfinite(v) else None for n, v in metrics.items()}
+        self._change(metrics=shown, metrics_iteration=version)
+        self.event("evaluated", "", iteration=version, metrics=shown)
+
+    def checkpointed(self, version: int) -> None:
+        """Send word of a valid checkpoint."""
+        self._change(checkpoint=version)
+        self.event("checkpointed", f"version {version} is in the store", iteration=version)
+
+    def skipped(self, interval: Interval) -> None:
+        """Count skipped samples."""
+        self._change(skipped_samples=self.progress.skipped_samples + interval.size)
+
+    def event(
+        self,
+        what: str,
+        reason: str,
+        *,
+        worker: WorkerId | None = None,
+        iteration: int | None = None,
+        metrics: dict[str, float | None] | None = None,
+    ) -> None:
+        """Send an event of the job and log it."""
+        at = iteration if iteration is not None else self.progress.iteration
+        log.info(what, job=self._host.job, reason=reason, worker=worker, iteration=at)
+        self._bridge.event(
+            JobEvent(
+                job=self._host.job,
+                what=what,
+                at=time.time(),
+                reason=reason,
+                iteration=at,
+                worker=worker,
+                metrics=metrics or {},
+            )
+        )
+
+    def _change(self, **changes: object) -> None:
+        self.progress = msgspec.structs.replace(self.progress, **changes)

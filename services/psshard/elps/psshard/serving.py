@@ -1,0 +1,222 @@
+"""The trainers' connections to a shard: one thread serves one connection, for pushes or for pulls.
+
+Bulk has its own connection per direction, so that two sides never block each other in send.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from elps.contracts.epoch import Epoch
+from elps.contracts.errors import ProtocolError
+from elps.contracts.ids import PartitionId, WorkerId
+from elps.psshard.core.part import Verdict
+from elps.psshard.member import Member
+from elps.psshard.slab import VALUES, Array
+from elps.stream.interval import Interval
+from elps.wire.connection import Connection
+from elps.wire.frames import MAX_PART_BYTES, Flag, Header, Kind, Status
+
+PULL_WAIT_S = 2.0
+"""A pull that waits longer is told that the shard is still here."""
+ASSIGN_WAIT_S = 20.0
+"""How long a trainer that is ahead of the leader's word is waited for."""
+GATHER_BYTES = 256 * 1024
+"""Up to this size a pull is answered with one copy and one send."""
+
+_STATUS = {
+    Verdict.ACCEPT: Status.OK,
+    Verdict.HAVE_IT: Status.OK,
+    Verdict.FROZEN: Status.REFUSED,
+    Verdict.EARLY: Status.REFUSED,
+    Verdict.STALE: Status.STALE,
+}
+
+
+class PushConnection:
+    """Receives gradients: each part whole into one buffer that stays in the cache, then added."""
+
+    def __init__(self, connection: Connection, member: Member) -> None:
+        self._connection = connection
+        self._member = member
+        self._buffer = np.zeros(MAX_PART_BYTES, np.uint8)
+        self._view = self._buffer.data
+        self._dtype = np.dtype(member.document.dtype)
+        self._staged: dict[
+            PartitionId, Array
+        ] = {}  #: parts of the lease under way that do not count yet
+        self._spare: dict[PartitionId, Array] = {}  #: their buffers, kept
+        self._worst = Status.OK  #: of the frames since the last ACK
+
+    def serve(self) -> None:
+        """Serve until the connection ends."""
+        while True:
+            header = self._connection.receive()
+            self._worst = max(self._worst, self._handle(header))
+            if header.flags & Flag.LAST:
+                self._connection.send(
+                    Header(
+                        Kind.ACK,
+                        header.epoch,
+                        status=self._worst,
+                        iteration=header.iteration,
+                        interval=header.interval,
+                    )
+                )
+                self._worst = Status.OK
+
+    def _handle(self, header: Header) -> Status:
+        match header.kind:
+            case Kind.PUSH | Kind.VALUES:
+                return self._part(header)
+            case Kind.EMPTY:
+                partitions = self._member.partitions
+                return self._worst_of(header, [(p, None) for p in partitions])
+            case Kind.COMMIT:
+                staged, self._staged = self._staged, {}
+                status = self._worst_of(header, list(staged.items()))
+                self._spare.update(staged)
+                return status
+            case Kind.ABORT:
+                self._spare.update(self._staged)
+                self._staged = {}
+                return Status.OK
+        raise ProtocolError(f"{self._connection.peer} sent {header.kind.name} on a push connection")
+
+    def _part(self, header: Header) -> Status:
+        partition = PartitionId(header.partition)
+        if header.kind is Kind.VALUES:
+            self._member.wait_assigned(header.epoch, ASSIGN_WAIT_S)
+        size = self._member.partition_bytes(header.epoch, partition)
+        if size is None:  # another epoch, or not here: the bytes are read and forgotten
+            self._connection.discard(header, self._view)
+            return Status.STALE
+        view = self._view[:size]
+        self._connection.body(header, view)
+        values = self._buffer[:size].view(self._dtype)
+        if header.kind is Kind.VALUES:
+            self._member.bring(header.epoch, partition, {VALUES: values}, 0)
+            return Status.OK
+        if header.flags & Flag.STAGED:
+            held = self._spare.pop(partition, None)
+            if held is None or held.size != values.size:
+                held = np.empty_like(values)
+            np.copyto(held, values)
+            self._staged[partition] = held
+            return Status.OK
+        return self._worst_of(header, [(partition, values)])
+
+    def _worst_of(self, header: Header, parts: list[tuple[PartitionId, Array | None]]) -> Status:
+        worst = Status.OK
+        for partition, values in parts:
+            verdict = self._member.push(
+                header.epoch, header.iteration, header.interval, partition, values
+            )
+            worst = max(worst, _STATUS[verdict])
+        return worst
+
+
+class PullConnection:
+    """Answers pulls: waits for the version, then sends it; what was overwritten meanwhile does not count."""
+
+    def __init__(self, connection: Connection, member: Member, worker: WorkerId) -> None:
+        self._connection = connection
+        self._member = member
+        self._worker = worker
+        self._scratch = np.zeros(GATHER_BYTES, np.uint8)
+
+    def serve(self) -> None:
+        """Serve until the connection ends."""
+        while True:
+            header = self._connection.receive()
+            if header.kind is not Kind.PULL:
+                raise ProtocolError(
+                    f"{self._connection.peer} sent {header.kind.name} on a pull connection"
+                )
+            self._answer(header)
+
+    def _answer(self, ask: Header) -> None:
+        if not self._member.wait_assigned(ask.epoch, 0.0):
+            self._wait_assigned(ask.epoch)
+        partitions = self._member.partitions
+        status = self._small(ask, partitions)
+        if status is not None:
+            if status is not Status.OK:
+                self._end(ask, status)
+            return
+        status = Status.OK
+        for partition in partitions:
+            status = self._wait(ask, partition)
+            if status is not Status.OK:
+                break
+            body = self._member.view(partition, ask.iteration)
+            self._connection.send(self._head(ask, partition, len(body)), body=body)
+        if status is Status.OK and not self._member.still_readable(
+            ask.epoch, partitions, ask.iteration
+        ):
+            status = Status.GONE
+        self._end(ask, status)
+
+    def _small(self, ask: Header, partitions: list[PartitionId]) -> Status | None:
+        """Answer in one send when all parts are small; None when they are not."""
+        sizes = [self._member.partition_bytes(ask.epoch, p) for p in partitions]
+        if None in sizes:
+            return Status.STALE
+        known = [s for s in sizes if s is not None]
+        if sum(known) > GATHER_BYTES:
+            return None
+        for partition in partitions:
+            status = self._wait(ask, partition)
+            if status is not Status.OK:
+                return status
+        dtype = np.dtype(self._member.document.dtype)
+        into = self._scratch[: sum(known)].view(dtype)
+        if not self._member.gather(ask.epoch, partitions, ask.iteration, into):
+            return Status.GONE
+        pieces: list[memoryview | bytes | bytearray] = []
+        at, raw = 0, self._scratch.data
+        for partition, size in zip(partitions, known, strict=True):
+            pieces += [self._head(ask, partition, size).pack(), raw[at : at + size]]
+            at += size
+        pieces.append(self._end_head(ask, Status.OK).pack())
+        self._connection.send_raw([b"".join(pieces)])
+        return Status.OK
+
+    def _wait(self, ask: Header, partition: PartitionId) -> Status:
+        while True:
+            status = self._member.wait_for(
+                ask.epoch, partition, ask.iteration, self._worker, ask.ticket, PULL_WAIT_S
+            )
+            if status is not None:
+                return status
+            self._connection.send(
+                Header(Kind.WAIT, ask.epoch, iteration=ask.iteration, ticket=ask.ticket)
+            )
+
+    def _wait_assigned(self, epoch: Epoch) -> None:
+        self._member.wait_assigned(epoch, ASSIGN_WAIT_S)
+
+    @staticmethod
+    def _head(ask: Header, partition: PartitionId, size: int) -> Header:
+        return Header(
+            Kind.PART,
+            ask.epoch,
+            partition=partition,
+            iteration=ask.iteration,
+            ticket=ask.ticket,
+            body_bytes=size,
+        )
+
+    def _end(self, ask: Header, status: Status) -> None:
+        self._connection.send(self._end_head(ask, status))
+
+    @staticmethod
+    def _end_head(ask: Header, status: Status) -> Header:
+        return Header(
+            Kind.END,
+            ask.epoch,
+            status=status,
+            iteration=ask.iteration,
+            interval=Interval(0, 0),
+            ticket=ask.ticket,
+        )

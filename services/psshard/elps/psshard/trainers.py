@@ -1,0 +1,155 @@
+"""The leader's connections to the trainers of its job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from elps.contracts.errors import ProtocolError
+from elps.contracts.ids import WorkerId
+from elps.psshard.core.commands import Timing
+from elps.psshard.identity import Identity
+from elps.stream.interval import Interval
+from elps.wire.connection import Connection, ConnectionEnded
+from elps.wire.frames import Header, Kind
+
+S = TypeVar("S", bound=msgspec.Struct)
+Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+Number = Annotated[int, Meta(ge=0, le=2**62)]
+
+
+class Computed(msgspec.Struct, frozen=True, kw_only=True):
+    """With an ASK: the lease that was just computed."""
+
+    iteration: Number
+    lo: Number
+    hi: Number
+    loss: float | None
+    """Sum over the interval; None when it is not finite."""
+    compute_s: Seconds = 0.0
+    pull_s: Seconds = 0.0
+    wait_s: Seconds = 0.0
+    lease_s: Seconds = 0.0
+
+    @property
+    def interval(self) -> Interval:
+        """The lease's interval."""
+        return Interval(self.lo, self.hi)
+
+    @property
+    def timing(self) -> Timing:
+        """Where the time went."""
+        return Timing(
+            samples=self.hi - self.lo,
+            compute_s=self.compute_s,
+            pull_s=self.pull_s,
+            wait_s=self.wait_s,
+            lease_s=self.lease_s,
+        )
+
+
+class Pushed(msgspec.Struct, frozen=True, kw_only=True):
+    """With PUSHED."""
+
+    push_s: Seconds
+
+
+class Sums(msgspec.Struct, frozen=True, kw_only=True):
+    """With EVALUATED: metrics summed over the lease; None where a sum is not finite."""
+
+    sums: dict[str, float | None]
+
+
+class What(msgspec.Struct, frozen=True, kw_only=True):
+    """With BAD and FAILED."""
+
+    what: str
+
+
+def read(meta: dict[str, Any], kind: type[S]) -> S:
+    """Check a frame's meta; `ProtocolError` when it is not of its kind."""
+    try:
+        return msgspec.convert(meta, kind)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"{kind.__name__} that cannot be read: {error}") from None
+
+
+@dataclass
+class TrainerLink:
+    """One trainer as the leader sees it."""
+
+    worker: WorkerId
+    connection: Connection
+    identity: Identity | None = None  #: set once it is ready
+    asking: bool = False  #: waits for a lease
+    admitted: bool = False  #: the clock knows it
+
+    def tell(self, header: Header, meta: Any = None) -> bool:
+        """Send a frame; False when the connection is gone, which its reader notices by itself."""
+        try:
+            self.connection.send(header, meta)
+        except ConnectionEnded:
+            return False
+        return True
+
+    def stop(self, reason: str) -> None:
+        """Say that there is nothing more to do, and hang up."""
+        self.tell(Header(Kind.STOP), {"reason": reason})
+        self.connection.close()
+
+
+class Trainers:
+    """All trainers of one job. Plain state; the leader guards it."""
+
+    def __init__(self, allowed: Iterable[WorkerId]) -> None:
+        self.allowed = set(allowed)  #: by the scheduler's word
+        self.dismissed: dict[WorkerId, str] = {}  #: given up, with the reason
+        self.initialiser: WorkerId | None = None  #: brings version 0
+        self._links: dict[WorkerId, TrainerLink] = {}
+
+    def refusal(self, worker: WorkerId) -> str:
+        """Why a trainer may not connect; empty when it may."""
+        if worker in self.dismissed:
+            return f"dismissed: {self.dismissed[worker]}"
+        if worker in self._links:
+            return "a trainer of this name is connected"
+        return "" if worker in self.allowed else "not in the plan yet"
+
+    def add(self, link: TrainerLink) -> None:
+        """A trainer has connected."""
+        self._links[link.worker] = link
+
+    def remove(self, link: TrainerLink) -> bool:
+        """A trainer's connection has ended; True when it was to bring version 0."""
+        if self._links.get(link.worker) is link:
+            del self._links[link.worker]
+        was = self.initialiser == link.worker
+        if was:
+            self.initialiser = None
+        return was
+
+    def get(self, worker: WorkerId) -> TrainerLink | None:
+        """A connected trainer."""
+        return self._links.get(worker)
+
+    def all(self) -> list[TrainerLink]:
+        """Connected trainers, in order of their ids."""
+        return [self._links[w] for w in sorted(self._links)]
+
+    def ready(self) -> list[TrainerLink]:
+        """Those whose task and data are open."""
+        return [link for link in self.all() if link.identity is not None]
+
+    def admitted(self) -> list[WorkerId]:
+        """Those the clock knows."""
+        return [link.worker for link in self.all() if link.admitted]
+
+    def forget_epoch(self) -> None:
+        """An epoch is over: all begin anew."""
+        self.initialiser = None
+        for link in self._links.values():
+            link.admitted = link.asking = False

@@ -1,0 +1,1 @@
+"""The scheduler: jobs, the pool of workers and shards, and who gets what."""

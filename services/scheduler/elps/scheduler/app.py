@@ -1,0 +1,245 @@
+"""The scheduler as a service: what comes in goes to the core, what the core commands goes to the outbox."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import uuid
+from importlib.metadata import version
+from typing import TypeAlias, cast
+
+import structlog
+
+from elps.contracts import topology
+from elps.contracts.codec import decode, encode
+from elps.contracts.errors import InvalidDocument, RetryLater
+from elps.contracts.messages import (
+    AgentBeat,
+    JobCommand,
+    MemberMessage,
+    Reply,
+    ScaleCommand,
+    SchedulerBeat,
+    ShardBeat,
+    SuspendCommand,
+)
+from elps.messaging.port import Delivery, Queue, Subscription
+from elps.runtime.schedule import every
+from elps.runtime.service import Context
+from elps.runtime.settings import read
+from elps.scheduler.archive import Archive
+from elps.scheduler.core.core import Core
+from elps.scheduler.core.events import (
+    AgentBeaten,
+    EchoHeard,
+    Event,
+    JobSubmitted,
+    Moment,
+    Request,
+    ShardBeaten,
+    Ticked,
+    UserAsked,
+)
+from elps.scheduler.core.users import read_submission
+from elps.scheduler.outbox import Outbox
+from elps.scheduler.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+ANSWER_S = 60.0
+"""How long a user's message waits for the store before it is tried again."""
+FLUSH_S = 5.0
+"""How long the end waits for the store."""
+TICKS_PER_BEAT = 4
+"""Deadlines are looked at so often."""
+USER_KEYS = (
+    topology.SUBMIT,
+    topology.KILL,
+    topology.PAUSE,
+    topology.RESUME,
+    topology.SCALE,
+    topology.SUSPEND,
+)
+MEMBER_KEYS = (topology.AGENT_BEAT, topology.SHARD_BEAT, topology.SCHEDULER_BEAT)
+
+CommandBody: TypeAlias = JobCommand | ScaleCommand | SuspendCommand
+
+
+class Scheduler:
+    """Made by `create`, run once."""
+
+    def __init__(self, context: Context, settings: Settings) -> None:
+        self._bus, self._clock, self._settings = context.bus, context.clock, settings
+        self._archive = Archive(context.store)
+        self._incarnation = uuid.uuid4().hex
+        self._seq = 0
+        self._rival = ""  #: incarnation of another scheduler that was heard last
+        self._core: Core
+        self._outbox: Outbox | None = None  #: once the records are loaded
+        self._subscriptions: list[Subscription] = []
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Read the records, then serve until `stop` is set."""
+        serving = asyncio.create_task(self._serve(stop), name="scheduler")
+        stopped = asyncio.create_task(stop.wait(), name="stop")
+        await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not serving.done():
+            await self._close()
+            serving.cancel()
+            await asyncio.wait((serving,))
+        if not serving.cancelled():
+            serving.result()
+
+    async def _close(self) -> None:
+        """Take in nothing more; what waits for an answer goes back to its queue."""
+        if self._outbox is not None:
+            self._outbox.abandon()
+        await asyncio.gather(*(subscription.cancel() for subscription in self._subscriptions))
+
+    async def _serve(self, stop: asyncio.Event) -> None:
+        found = await self._archive.load()
+        self._core = Core(
+            found.records,
+            self._now(),
+            bounds=self._settings.bounds(),
+            policy=self._settings.chosen_policy(),
+            reserved=found.unreadable,
+        )
+        outbox = Outbox(self._core, self._archive, self._bus, self._now, self.feed)
+        self._outbox = outbox
+        log.info("jobs_loaded", unreadable=len(found.unreadable), **self._core.counts())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(outbox.run(), name="outbox")
+                tasks.create_task(self._look_for_leftovers(), name="leftovers")
+                await self._listen()
+                beat_s = self._settings.beat_s
+                tasks.create_task(every(beat_s, self._beat, stop), name="beat")
+                tasks.create_task(every(beat_s / TICKS_PER_BEAT, self._tick, stop), name="tick")
+        finally:
+            try:
+                async with asyncio.timeout(FLUSH_S):
+                    await outbox.store()
+            except TimeoutError:
+                log.error(
+                    "records_not_stored", reason=f"the store did not answer within {FLUSH_S:g} s"
+                )
+
+    async def _listen(self) -> None:
+        """Members first: jobs are placed by what is heard of them."""
+        members = Queue(
+            f"elps.scheduler.members.{self._incarnation}",
+            tuple((topology.MEMBERS, key) for key in MEMBER_KEYS),
+        )
+        jobs = Queue(
+            topology.SCHEDULER_JOBS_QUEUE,
+            tuple((topology.JOBS, key) for key in USER_KEYS),
+            durable=True,
+        )
+        for queue, handler in ((members, self._on_member), (jobs, self._on_job)):
+            while True:
+                try:
+                    self._subscriptions.append(await self._bus.subscribe(queue, handler))
+                    break
+                except RetryLater as error:
+                    log.warning(
+                        "waiting_for",
+                        whom="broker",
+                        to=f"subscribe to {queue.name}",
+                        error=str(error),
+                    )
+                    await asyncio.sleep(self._settings.beat_s)
+
+    def feed(self, event: Event) -> None:
+        """Have the core handle an event, now."""
+        assert self._outbox is not None
+        self._outbox.take(self._core.handle(event, self._now()))
+
+    def _now(self) -> Moment:
+        return Moment(self._clock.monotonic(), self._clock.time())
+
+    async def _on_member(self, delivery: Delivery) -> None:
+        message = decode(delivery.body, cast(type[MemberMessage], MemberMessage))
+        match message:
+            case ShardBeat():
+                self.feed(ShardBeaten(message))
+            case AgentBeat():
+                self.feed(AgentBeaten(message))
+            case SchedulerBeat(incarnation=incarnation) if incarnation == self._incarnation:
+                self.feed(EchoHeard())
+            case SchedulerBeat(incarnation=incarnation) if incarnation != self._rival:
+                self._rival = incarnation
+                log.warning(
+                    "other_scheduler_heard",
+                    host=message.host,
+                    pid=message.pid,
+                    incarnation=incarnation,
+                )
+
+    async def _on_job(self, delivery: Delivery) -> None:
+        request = Request(delivery.message_id or uuid.uuid4().hex)
+        try:
+            event = self._read(delivery, request)
+        except InvalidDocument as error:
+            count = len(error.problems)
+            reason = f"refused: {count} problem{'s' if count != 1 else ''} in {error.what}"
+            reply = Reply(ok=False, reason=reason, problems=list(error.problems))
+            await self._bus.respond(delivery, encode(reply))
+            raise
+        assert self._outbox is not None
+        answer = self._outbox.answer_to(request)
+        self.feed(event)
+        try:
+            async with asyncio.timeout(ANSWER_S + self._settings.suspend_s):
+                reply = await asyncio.shield(answer)
+        except TimeoutError:
+            raise RetryLater(f"{delivery.routing_key}: the store does not answer") from None
+        log.info(
+            "user_answered",
+            what=delivery.routing_key,
+            job=reply.job,
+            ok=reply.ok,
+            reason=reply.reason,
+            message_id=request,
+        )
+        await self._bus.respond(delivery, encode(reply))
+
+    @staticmethod
+    def _read(delivery: Delivery, request: Request) -> Event:
+        what = delivery.routing_key
+        if what == topology.SUBMIT:
+            return JobSubmitted(request, read_submission(delivery.body, delivery.message_id))
+        kind: type[CommandBody] = JobCommand
+        if what == topology.SCALE:
+            kind = ScaleCommand
+        elif what == topology.SUSPEND:
+            kind = SuspendCommand
+        return UserAsked(request, what, decode(delivery.body, kind))
+
+    async def _tick(self) -> None:
+        self.feed(Ticked())
+
+    async def _beat(self) -> None:
+        self._seq += 1
+        beat = SchedulerBeat(
+            incarnation=self._incarnation,
+            seq=self._seq,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            jobs=self._core.counts(),
+            version=version("elps"),
+        )
+        await self._bus.publish(
+            topology.MEMBERS, topology.SCHEDULER_BEAT, encode(beat), confirm=False
+        )
+
+    async def _look_for_leftovers(self) -> None:
+        """Keys of jobs that were killed while the scheduler could not remove them."""
+        self._core.keys_found(await self._archive.jobs_with_keys())
+
+
+def create(context: Context) -> Scheduler:
+    """The service, with its settings read from the environment."""
+    return Scheduler(context, read(Settings, context.env))

@@ -1,0 +1,125 @@
+"""The scheduler's part of the store: records, terms, and the keys of killed jobs. Waits out the store's absences."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import structlog
+
+from elps.contracts import topology
+from elps.contracts.codec import decode, encode
+from elps.contracts.epoch import Term
+from elps.contracts.errors import InvalidDocument, RetryLater
+from elps.contracts.ids import JobId, id_problem
+from elps.contracts.state import JobRecord
+from elps.scheduler.core.events import AskTerm, TermGranted
+from elps.storage.port import Store
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
+"""Between two tries while the store is away."""
+NONCE_BITS = 53
+"""Exact in every JSON reader, and two equal ones are as good as impossible."""
+SECRET_BYTES = 32
+DELETED_AT_ONCE = 500
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the store held when the scheduler started."""
+
+    records: list[JobRecord]
+    unreadable: list[JobId]
+    """Jobs whose records another version has written."""
+
+
+class Archive:
+    """Each call goes on until it has succeeded: callers are tasks that wait, or are cancelled."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.outages = 0
+        """Absences of the store that were noticed."""
+
+    async def load(self) -> Found:
+        """All records."""
+        found = Found([], [])
+        for job, value in sorted((await self._insist("read jobs", self._read_all)).items()):
+            try:
+                found.records.append(decode(value, JobRecord))
+            except InvalidDocument as error:
+                log.error("record_unreadable", job=job, reason=str(error))
+                found.unreadable.append(JobId(job))
+        return found
+
+    async def write(self, records: Mapping[JobId, JobRecord]) -> None:
+        """Store records."""
+        for job, record in records.items():
+            put = partial(self._store.hash_put, topology.JOB_INDEX, job, encode(record))
+            await self._insist("write job", put)
+
+    async def grant(self, ask: AskTerm) -> TermGranted:
+        """Have the store hand out a term, with a fresh nonce and secret."""
+        nonce = secrets.randbits(NONCE_BITS)
+        key = topology.term_key(ask.job)
+        number = await self._insist(
+            "get term", lambda: self._store.raise_to(key, ask.at_least, f"{nonce:x}")
+        )
+        return TermGranted(
+            ask.job, ask.attempt, Term(number, nonce), secrets.token_hex(SECRET_BYTES)
+        )
+
+    async def remove_keys(self, job: JobId) -> None:
+        """Remove all keys of a job; its record is not among them."""
+        removed = await self._insist("remove keys", lambda: self._remove(topology.job_prefix(job)))
+        log.info("keys_removed", job=job, keys=removed)
+
+    async def jobs_with_keys(self) -> list[JobId]:
+        """Jobs of which there are keys other than the record."""
+        return await self._insist("look for keys", self._scan_jobs)
+
+    async def _read_all(self) -> dict[str, bytes]:
+        return await self._store.hash_all(topology.JOB_INDEX)
+
+    async def _remove(self, prefix: str) -> int:
+        removed, batch = 0, list[str]()
+        async for key in self._store.scan(prefix):
+            batch.append(key)
+            if len(batch) == DELETED_AT_ONCE:
+                await self._store.delete(batch)
+                removed, batch = removed + len(batch), []
+        await self._store.delete(batch)
+        return removed + len(batch)
+
+    async def _scan_jobs(self) -> list[JobId]:
+        head, _, tail = topology.job_prefix(JobId("\0")).partition("\0")
+        jobs: dict[JobId, None] = {}
+        async for key in self._store.scan(head):
+            job = key.removeprefix(head).partition(tail)[0]
+            if not id_problem(job):
+                jobs[JobId(job)] = None
+        return sorted(jobs)
+
+    async def _insist(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Call until the store answers, saying whom one waits for."""
+        pause_s, tries = FIRST_PAUSE_S, 0
+        while True:
+            try:
+                result = await call()
+            except RetryLater as error:
+                tries += 1
+                self.outages += tries == 1
+                log.warning("waiting_for", whom="store", to=what, tries=tries, error=str(error))
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            else:
+                if tries:
+                    log.info("store_answers_again", to=what, tries=tries)
+                return result

@@ -1,0 +1,1 @@
+"""All decisions of the scheduler, without input, output, clocks or randomness."""

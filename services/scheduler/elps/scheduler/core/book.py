@@ -1,0 +1,292 @@
+"""The books: records, what is known besides them, and the changes made to both during one event.
+
+A record is what survives the scheduler. `Live` and `Reign` hold what is seen in heartbeats or counted
+meanwhile; after a restart they are filled anew by the members' next heartbeats.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from elps.contracts.errors import IllegalEvent
+from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
+from elps.contracts.messages import HostedJob, JobEvent, Reply
+from elps.contracts.state import Allocation, JobRecord, JobState, Progress
+from elps.scheduler.core import life
+from elps.scheduler.core.events import (
+    Bounds,
+    Command,
+    MemberId,
+    Moment,
+    Note,
+    PublishEvent,
+    Request,
+    WriteRecord,
+)
+from elps.scheduler.core.life import LifeEvent
+from elps.scheduler.core.policy import Start
+from elps.scheduler.core.pool import Holding, Pool
+
+REMEMBERED_REQUESTS = 4096
+"""Answers kept for messages that come again."""
+REMEMBERED_EXITS = 16
+"""Ends of trainers told to the leader, per term."""
+REASON_LENGTH = 4000
+"""A reason holds at most so many characters (the end of a trainer's output is in it)."""
+
+
+@dataclass
+class Reign:
+    """What is known of a job under its present term."""
+
+    placed_at: float  #: monotonic, s; forgiven like all deadlines after deafness
+    begun_at: float | None = (
+        None  #: since when iterations were computed: no shard is asked to join after that
+    )
+    hosted: dict[ShardId, None] = field(
+        default_factory=dict
+    )  #: shards whose heartbeat has shown the term
+    lead: HostedJob | None = None  #: as in the leader's newest heartbeat
+    started: dict[WorkerId, float] = field(
+        default_factory=dict
+    )  #: workers not yet ready: since when, monotonic
+    shown: dict[WorkerId, None] = field(
+        default_factory=dict
+    )  #: workers that their agent's heartbeat has shown
+    exits: dict[WorkerId, str] = field(default_factory=dict)  #: how workers ended, the newest last
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A place that a queued job will take as soon as its term is there."""
+
+    attempt: int
+    start: Start
+
+
+@dataclass
+class Live:
+    """What is known of a job that has not ended."""
+
+    reign: Reign | None = None  #: present exactly while the record has an allocation
+    reservation: Reservation | None = None  #: only while queued
+    requeue: str = ""  #: why the job shall be checkpointed and queued again; empty: it shall not
+    failures: int = 0  #: trainers in a row that ended before they were ready
+    late: int = 0  #: rounds in a row in which something was not ready in time
+    avoid: dict[AgentId, None] = field(
+        default_factory=dict
+    )  #: agents on which its trainers do not start
+    highest: int = 0  #: highest term number seen anywhere
+    written_at: float = 0.0  #: monotonic, s; when the record was last handed out to be stored
+
+
+@dataclass
+class Suspension:
+    """A suspension whose answer is owed."""
+
+    request: Request
+    deadline: float
+    jobs: list[JobId]
+
+
+class Book:
+    """All that the core knows. Changes go through its methods, which note what is to be written and published."""
+
+    def __init__(
+        self, records: Iterable[JobRecord], reserved: Iterable[JobId], now: Moment, bounds: Bounds
+    ) -> None:
+        self.bounds = bounds
+        self.pool = Pool()
+        self.records: dict[JobId, JobRecord] = {}  #: every job, ended ones too
+        self.live: dict[JobId, Live] = {}  #: the jobs that have not ended, by order of arrival
+        self.reserved = dict.fromkeys(
+            reserved
+        )  #: ids that are taken by records which this version cannot read
+        self.out: list[Command] = []  #: what the event being handled has brought so far
+        self.answers: OrderedDict[Request, Reply] = (
+            OrderedDict()
+        )  #: of the newest messages of users
+        self.suspended = ""  #: why nothing is started any more; empty: things are
+        self.suspensions: list[Suspension] = []
+        self.cleanup: dict[
+            JobId, None
+        ] = {}  #: killed jobs whose keys are to go once no shard can write any
+        self.started_at = now.mono  #: forgiven like all deadlines after deafness
+        self.echo_at: float | None = None  #: when the own heartbeat last came back
+        self.attempts = 0
+        for record in sorted(records, key=lambda r: (r.seq, r.id)):
+            self.records[record.id] = record
+            if record.state.ended:
+                continue
+            live = self.live[record.id] = Live(highest=record.terms)
+            if record.allocation is not None:
+                live.reign = self._reign_found(record.allocation, now.mono)
+        self.next_seq = max((record.seq for record in self.records.values()), default=0) + 1
+
+    @staticmethod
+    def _reign_found(allocation: Allocation, now: float) -> Reign:
+        """What a restarted scheduler assumes of a job that held something: that it goes on, and all of it is there.
+
+        If it had not begun yet it is placed anew when its shards do not show it; asking one of them to join now
+        might bring in an empty one in the place of one that died meanwhile.
+        """
+        return Reign(
+            placed_at=now,
+            begun_at=now,
+            started=dict.fromkeys(allocation.workers, now),
+            shown=dict.fromkeys(allocation.workers),
+        )
+
+    # --- looking up ---------------------------------------------------------------------------------------------------
+
+    def holding(self) -> list[tuple[JobRecord, Allocation, Live, Reign]]:
+        """Jobs with an allocation, by order of arrival."""
+        found = []
+        for job, live in self.live.items():
+            record = self.records[job]
+            if record.allocation is not None and live.reign is not None:
+                found.append((record, record.allocation, live, live.reign))
+        return found
+
+    def claims(self) -> dict[MemberId, dict[Holding, None]]:
+        """What allocations and reservations give to each member."""
+        claims: dict[MemberId, dict[Holding, None]] = {}
+        for job, live in self.live.items():
+            allocation = self.records[job].allocation
+            if allocation is not None:
+                for shard in allocation.shards:
+                    claims.setdefault(shard, {})[Holding(job)] = None
+                for worker, agent in allocation.workers.items():
+                    claims.setdefault(agent, {})[Holding(job, worker)] = None
+            if live.reservation is not None:
+                for shard in live.reservation.start.shards:
+                    claims.setdefault(shard, {})[Holding(job)] = None
+                for n, agent in enumerate(live.reservation.start.agents):
+                    claims.setdefault(agent, {})[Holding(job, WorkerId(f"+{n}"))] = None
+        return claims
+
+    def goal(self, job: JobId) -> str:
+        """``pause`` or ``run``: what the leader is to do."""
+        return "pause" if self.records[job].pausing or self.live[job].requeue else "run"
+
+    # --- changing -----------------------------------------------------------------------------------------------------
+
+    def add(self, record: JobRecord, now: Moment) -> None:
+        """Enter a new job."""
+        self.next_seq = record.seq + 1
+        self.live[record.id] = Live()
+        self.update(record, now)
+        self._publish(record)
+
+    def update(self, record: JobRecord, now: Moment) -> None:
+        """Replace a record whose state is as before, and have it stored."""
+        self.records[record.id] = record
+        if live := self.live.get(record.id):
+            live.written_at = now.mono
+        self.out.append(WriteRecord(record))
+
+    def change(
+        self,
+        job: JobId,
+        event: LifeEvent,
+        reason: str,
+        now: Moment,
+        allocation: Allocation | None = None,
+    ) -> JobRecord:
+        """Change the state of a job, give back what it no longer holds, and tell everyone why."""
+        old = self.records[job]
+        record = life.change(old, event, shortened(reason), now.unix, allocation)
+        if allocation is not None:
+            record = msgspec.structs.replace(record, terms=allocation.term.number)
+        live = self.live[job]
+        if old.allocation is not None and record.allocation is None:
+            self._take_back(old.allocation, job)
+            live.reign = None
+            live.requeue = ""
+        if record.state is not JobState.QUEUED:
+            live.reservation = None
+        self.update(record, now)
+        if record.state.ended:
+            del self.live[job]
+        if record.state is JobState.KILLED:
+            self.cleanup[job] = None
+        self._publish(record)
+        return record
+
+    def fail(self, job: JobId, reason: str, now: Moment) -> None:
+        """Give a job up."""
+        self.change(job, LifeEvent.FAILED, reason, now)
+
+    def displace(self, job: JobId, reason: str, now: Moment) -> None:
+        """Take away what a job holds; it waits in its old place, or is paused if that was asked for."""
+        pausing = self.records[job].pausing
+        self.change(job, LifeEvent.PAUSED if pausing else LifeEvent.DISPLACED, reason, now)
+
+    def explain(self, job: JobId, reason: str, now: Moment) -> None:
+        """Give another reason for the state that a job is in."""
+        record = self.records[job]
+        if record.reason != shortened(reason):
+            self.update(msgspec.structs.replace(record, reason=shortened(reason)), now)
+
+    def advance(self, job: JobId, progress: Progress, now: Moment) -> None:
+        """Note a job's progress; it is stored every few seconds, and with each change of state."""
+        record = self.records[job]
+        if record.progress == progress:
+            return
+        self.records[job] = msgspec.structs.replace(record, progress=progress)
+        if now.mono - self.live[job].written_at >= self.bounds.progress_s:
+            self.update(self.records[job], now)
+
+    def dismiss(self, job: JobId, worker: WorkerId, reason: str, now: Moment) -> None:
+        """Take one worker away from a job that goes on; its leader is told why."""
+        record, reign = self.records[job], self.live[job].reign
+        if record.allocation is None or reign is None or worker not in record.allocation.workers:
+            raise IllegalEvent(f"job {job} has no worker {worker}")
+        agent = record.allocation.workers[worker]
+        workers = {w: a for w, a in record.allocation.workers.items() if w != worker}
+        self.pool.take_back(agent, Holding(job, worker), record.allocation.term)
+        reign.started.pop(worker, None)
+        reign.shown.pop(worker, None)
+        reign.exits[worker] = reason
+        for old in list(reign.exits)[:-REMEMBERED_EXITS]:
+            del reign.exits[old]
+        allocation = msgspec.structs.replace(record.allocation, workers=workers)
+        self.update(msgspec.structs.replace(record, allocation=allocation), now)
+        self.note("worker_dismissed", True, job=job, worker=worker, agent=agent, reason=reason)
+
+    def note(self, what: str, warning: bool = False, **fields: object) -> None:
+        """Have something logged."""
+        self.out.append(Note(what, tuple(fields.items()), warning))
+
+    def _take_back(self, allocation: Allocation, job: JobId) -> None:
+        for shard in allocation.shards:
+            self.pool.take_back(shard, Holding(job), allocation.term)
+        for worker, agent in allocation.workers.items():
+            self.pool.take_back(agent, Holding(job, worker), allocation.term)
+
+    def _publish(self, record: JobRecord) -> None:
+        self.out.append(
+            PublishEvent(
+                JobEvent(
+                    job=record.id,
+                    what=record.state.value,
+                    at=record.changed_at,
+                    reason=record.reason,
+                    state=record.state,
+                    iteration=record.progress.iteration,
+                    record=msgspec.structs.replace(record, secret=""),
+                )
+            )
+        )
+
+
+def shortened(reason: str) -> str:
+    """A reason of bounded length; what is cut is its middle, since both ends tell most."""
+    if len(reason) <= REASON_LENGTH:
+        return reason
+    half = REASON_LENGTH // 2 - 2
+    return f"{reason[:half]} … {reason[-half:]}"

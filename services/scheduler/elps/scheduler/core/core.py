@@ -1,0 +1,133 @@
+"""The scheduler's state machine: events in, commands out, messages as a function of what is known.
+
+    shell: core.handle(event, now)  ->  write records, then publish, answer, ask
+           core.messages(now)       ->  send, once everything handled so far is stored
+
+`handle` is complete in itself: what an event frees is given to the next job within the same call. The records
+it hands out are all that survives: a core rebuilt from them, with the members' next heartbeats, goes on where
+this one stopped. Whatever it does is a function of the records it began with and of the events and times it was
+given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from elps.contracts.ids import JobId
+from elps.contracts.messages import AgentCommand, DropJob, ShardCommand, StopTrainer
+from elps.contracts.state import JobRecord, JobState
+from elps.scheduler.core import life, placing, users, watch
+from elps.scheduler.core.book import Book
+from elps.scheduler.core.events import (
+    AgentBeaten,
+    Bounds,
+    Command,
+    EchoHeard,
+    Event,
+    JobSubmitted,
+    Moment,
+    Send,
+    ShardBeaten,
+    TermGranted,
+    Ticked,
+    UserAsked,
+)
+from elps.scheduler.core.orders import Topic, orders
+from elps.scheduler.core.policy import Fifo, Policy
+from elps.scheduler.core.pool import Holding
+
+
+class Core:
+    """Jobs, members and who has what."""
+
+    def __init__(
+        self,
+        records: Iterable[JobRecord],
+        now: Moment,
+        *,
+        bounds: Bounds | None = None,
+        policy: Policy | None = None,
+        reserved: Iterable[JobId] = (),
+    ) -> None:
+        """`records` as the store has them; `reserved` are ids that are taken by records which could not be read."""
+        self.bounds = bounds or Bounds()
+        self.policy: Policy = policy or Fifo()
+        self.book = Book(records, reserved, now, self.bounds)
+        self._said: dict[Topic, tuple[ShardCommand | AgentCommand, float]] = {}
+        #: what is being repeated, and when it was last said
+
+    def handle(self, event: Event, now: Moment) -> list[Command]:
+        """Take one event; the commands are to be carried out in their order, records before all else."""
+        book = self.book
+        match event:
+            case ShardBeaten(beat=beat):
+                watch.shard_beaten(book, beat, now)
+            case AgentBeaten(beat=agent_beat):
+                watch.agent_beaten(book, agent_beat, now)
+            case EchoHeard():
+                watch.echo_heard(book, now)
+            case Ticked():
+                watch.ticked(book, now)
+            case JobSubmitted():
+                users.job_submitted(book, event, now)
+            case UserAsked():
+                users.user_asked(book, event, now)
+            case TermGranted():
+                placing.term_granted(book, event, now)
+        placing.settle(book, self.policy, now)
+        out, book.out = book.out, []
+        return out
+
+    def messages(self, now: Moment) -> list[Send]:
+        """What is to be sent now: new messages at once, repeats at the pace of heartbeats."""
+        said: dict[Topic, tuple[ShardCommand | AgentCommand, float]] = {}
+        due = []
+        for topic, send in orders(self.book):
+            before = self._said.get(topic)
+            if (
+                before is not None
+                and before[0] == send.message
+                and now.mono - before[1] < self.bounds.beat_s
+            ):
+                said[topic] = before
+                continue
+            said[topic] = (send.message, now.mono)
+            due.append(send)
+            if isinstance(send.message, DropJob | StopTrainer):
+                self.book.pool.told_to_end(topic.member, Holding(topic.job, topic.worker))
+        self._said = said
+        return due
+
+    def keys_found(self, jobs: Iterable[JobId]) -> None:
+        """Jobs of which the store holds keys: those of killed ones are to go with the next event."""
+        for job in jobs:
+            record = self.book.records.get(job)
+            if record is not None and record.state is JobState.KILLED:
+                self.book.cleanup[job] = None
+
+    def counts(self) -> dict[str, int]:
+        """Number of jobs in each state."""
+        counts = {state.value: 0 for state in JobState}
+        for record in self.book.records.values():
+            counts[record.state.value] += 1
+        return counts
+
+    def check_invariants(self) -> None:
+        """Raise `AssertionError` if the books contradict themselves."""
+        book = self.book
+        for record in book.records.values():
+            assert not (found := life.problems(record)), f"{record.id}: {found}"
+            assert (record.id in book.live) == (not record.state.ended), record.id
+        for job, live in book.live.items():
+            record = book.records[job]
+            assert (live.reign is not None) == (record.allocation is not None), job
+            assert live.reservation is None or record.state is JobState.QUEUED, job
+            if (allocation := record.allocation) is not None:
+                assert len(dict.fromkeys(allocation.shards)) == len(allocation.shards) >= 1, (
+                    allocation
+                )
+                assert len(allocation.workers) <= allocation.size, allocation
+        order = [book.records[job].seq for job in book.live]
+        assert order == sorted(order), "jobs are not in their order of arrival"
+        assert not (over := book.pool.overcommitted(book.claims())), over
+        assert not book.out

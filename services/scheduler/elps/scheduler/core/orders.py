@@ -1,0 +1,138 @@
+"""What members are to be told: a function of the books alone.
+
+Nothing is remembered of what was said (the core does that, only to space repeats): as long as a heartbeat does
+not show what shall be, it is said again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from elps.contracts.epoch import Term
+from elps.contracts.ids import JobId, ShardId, WorkerId
+from elps.contracts.messages import (
+    Address,
+    DirectJob,
+    DropJob,
+    HostedJob,
+    HostJob,
+    StartTrainer,
+    StopTrainer,
+)
+from elps.contracts.state import Allocation, JobRecord
+from elps.scheduler.core.book import Book, Reign
+from elps.scheduler.core.events import MemberId, Send
+from elps.scheduler.core.pool import Holding, Pool
+
+
+class Topic(NamedTuple):
+    """What a message is about; of several on one topic only the newest matters."""
+
+    member: MemberId
+    what: str
+    job: JobId
+    worker: WorkerId | None = None
+
+
+def orders(book: Book) -> Iterator[tuple[Topic, Send]]:
+    """All that is to be said now: first what shall end, then what shall be."""
+    claims = book.claims()
+    for member, _ in book.pool.members():
+        for holding, term in sorted(book.pool.unclaimed(member, claims.get(member, {})).items()):
+            yield _end(book, member, holding, term)
+    for record, allocation, _, reign in book.holding():
+        yield from _older_terms(book.pool, record.id, allocation)
+        leader = book.pool.shards.get(allocation.shards[0])
+        addresses = [
+            book.pool.shards[s].address for s in allocation.shards if s in book.pool.shards
+        ]
+        if reign.begun_at is None and len(addresses) == len(allocation.shards):
+            yield from _host(record, allocation, reign, addresses)
+        if leader is not None:
+            if reign.lead is not None and allocation.shards[0] in reign.hosted:
+                yield from _direct(book, record, allocation, reign, reign.lead)
+            yield from _start(book, record, allocation, leader.address)
+
+
+def _end(book: Book, member: MemberId, holding: Holding, term: Term) -> tuple[Topic, Send]:
+    job, worker = holding
+    if worker is None:
+        return Topic(member, "drop", job), Send(member, DropJob(job=job, term=term))
+    record = book.records.get(job)
+    reason = (
+        "unknown job" if record is None else f"not needed any more; the job is {record.state.value}"
+    )
+    return Topic(member, "stop", job, worker), Send(
+        member, StopTrainer(job=job, term=term, worker=worker, reason=reason)
+    )
+
+
+def _older_terms(pool: Pool, job: JobId, allocation: Allocation) -> Iterator[tuple[Topic, Send]]:
+    """Shards of the job that still hold it under an older term."""
+    for shard in allocation.shards:
+        hosted = pool.shards[shard].jobs.get(job) if shard in pool.shards else None
+        if hosted is not None and hosted.term != allocation.term:
+            yield Topic(shard, "drop", job), Send(shard, DropJob(job=job, term=hosted.term))
+
+
+def _host(
+    record: JobRecord, allocation: Allocation, reign: Reign, addresses: list[Address]
+) -> Iterator[tuple[Topic, Send]]:
+    message = HostJob(
+        job=record.id,
+        document=record.document,
+        term=allocation.term,
+        secret=record.secret,
+        shards=addresses,
+        workers=list(allocation.workers),
+        progress=record.progress,
+    )
+    for shard in allocation.shards:
+        if shard not in reign.hosted:
+            yield Topic(shard, "host", record.id), Send(shard, message)
+
+
+def _direct(
+    book: Book, record: JobRecord, allocation: Allocation, reign: Reign, lead: HostedJob
+) -> Iterator[tuple[Topic, Send]]:
+    goal: Literal["run", "pause"] = "pause" if book.goal(record.id) == "pause" else "run"
+    stopping = lead.phase in ("pausing", "paused")
+    admitted = list(allocation.workers)
+    settled = (
+        stopping == (goal == "pause")
+        and all(worker in lead.ready for worker in admitted)
+        and all(worker in allocation.workers for worker in lead.ready)
+    )
+    if not settled:
+        leader: ShardId = allocation.shards[0]
+        message = DirectJob(
+            job=record.id,
+            term=allocation.term,
+            goal=goal,
+            workers=admitted,
+            exits=dict(reign.exits),
+        )
+        yield Topic(leader, "direct", record.id), Send(leader, message)
+
+
+def _start(
+    book: Book, record: JobRecord, allocation: Allocation, leader: Address
+) -> Iterator[tuple[Topic, Send]]:
+    for worker, agent_id in allocation.workers.items():
+        agent = book.pool.agents.get(agent_id)
+        if agent is None:
+            continue
+        running = agent.reported.get(Holding(record.id, worker))
+        if running is None:
+            message = StartTrainer(
+                job=record.id,
+                document=record.document,
+                term=allocation.term,
+                worker=worker,
+                leader=leader,
+                secret=record.secret,
+            )
+            yield Topic(agent_id, "start", record.id, worker), Send(agent_id, message)
+        elif running != allocation.term:  # only after the store forgot that this name was given out
+            yield _end(book, agent_id, Holding(record.id, worker), running)

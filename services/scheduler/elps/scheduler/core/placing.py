@@ -1,0 +1,215 @@
+"""After every event: what has become due, and who gets what is free."""
+
+from __future__ import annotations
+
+import msgspec
+
+from elps.contracts.ids import AgentId, WorkerId
+from elps.contracts.state import Allocation, JobState
+from elps.scheduler.core import users
+from elps.scheduler.core.book import Book, Reign, Reservation
+from elps.scheduler.core.events import AskTerm, MemberId, Moment, RemoveKeys, TermGranted
+from elps.scheduler.core.life import LifeEvent
+from elps.scheduler.core.policy import (
+    AgentFact,
+    Facts,
+    Policy,
+    QueuedFact,
+    Refill,
+    RunningFact,
+    ShardFact,
+    Start,
+)
+
+
+def settle(book: Book, policy: Policy, now: Moment) -> None:
+    """Bring everything that follows from the books up to date."""
+    _leave_leavers(book, now)
+    _mark_stalled(book, now)
+    if not book.suspended:
+        _cancel_reservations(book)
+        if (facts := facts_of(book, now)) is not None:
+            _apply(book, policy, facts, now)
+    else:
+        _explain_suspension(book, now)
+    _clean_up(book)
+    users.settle_suspensions(book, now)
+
+
+def term_granted(book: Book, event: TermGranted, now: Moment) -> None:
+    """Start a job in the place that was kept for it, if it still wants it."""
+    live = book.live.get(event.job)
+    if live is None or live.reservation is None or live.reservation.attempt != event.attempt:
+        return  # killed, paused or without its place meanwhile: the term stays unused
+    start = live.reservation.start
+    record = book.records[event.job]
+    named = record.workers_named
+    workers = {
+        WorkerId(f"{event.job}-w{named + n}"): agent for n, agent in enumerate(start.agents, 1)
+    }
+    book.records[event.job] = msgspec.structs.replace(
+        record, workers_named=named + len(workers), secret=event.secret
+    )
+    live.reservation = None
+    live.reign = Reign(placed_at=now.mono, started=dict.fromkeys(workers, now.mono))
+    live.highest = event.term.number
+    live.avoid.clear()
+    allocation = Allocation(
+        term=event.term, shards=list(start.shards), workers=workers, size=len(workers)
+    )
+    places = f"led by {start.shards[0]}, shards {', '.join(start.shards)}, workers on {', '.join(start.agents)}"
+    book.change(event.job, LifeEvent.PLACED, f"{start.reason}; {places}", now, allocation)
+
+
+def facts_of(book: Book, now: Moment) -> Facts | None:
+    """What the policy is to know; None when no job wants anything."""
+    queued = tuple(
+        QueuedFact(job, book.records[job].document.shards, book.records[job].document.workers)
+        for job, live in book.live.items()
+        if book.records[job].state is JobState.QUEUED and live.reservation is None
+    )
+    running = tuple(
+        RunningFact(
+            record.id,
+            allocation.size - len(allocation.workers),
+            tuple(allocation.workers.values()),
+            tuple(live.avoid),
+        )
+        for record, allocation, live, _ in book.holding()
+        if len(allocation.workers) < allocation.size and not live.requeue
+    )
+    if not queued and not running:
+        return None
+    claims, pool, patience = book.claims(), book.pool, book.bounds.clearing_s
+    return Facts(
+        shards=tuple(
+            ShardFact(
+                s,
+                pool.shards[s].slots,
+                pool.free(s, claims),
+                pool.clearing(s, claims, now.mono, patience),
+            )
+            for s in sorted(pool.shards)
+            if not pool.shards[s].leaving
+        ),
+        agents=tuple(
+            AgentFact(
+                a,
+                pool.agents[a].slots,
+                pool.free(a, claims),
+                pool.clearing(a, claims, now.mono, patience),
+            )
+            for a in sorted(pool.agents)
+            if not pool.agents[a].leaving
+        ),
+        queued=queued,
+        running=running,
+        settling=now.mono - book.started_at < book.bounds.settle_s,
+    )
+
+
+def _apply(book: Book, policy: Policy, facts: Facts, now: Moment) -> None:
+    decision = policy.decide(facts)
+    for refill in decision.refills:
+        _refill(book, refill, now)
+    for start in decision.starts:
+        _reserve(book, start, policy.name)
+    for job, reason in decision.waits:
+        book.explain(job, reason, now)
+
+
+def _reserve(book: Book, start: Start, policy: str) -> None:
+    live = book.live[start.job]
+    book.attempts += 1
+    live.reservation = Reservation(book.attempts, start)
+    book.out.append(AskTerm(start.job, book.attempts, live.highest + 1))
+    book.note(
+        "place_given",
+        policy=policy,
+        job=start.job,
+        shards=start.shards,
+        agents=start.agents,
+        reason=start.reason,
+    )
+
+
+def _refill(book: Book, refill: Refill, now: Moment) -> None:
+    record, live = book.records[refill.job], book.live[refill.job]
+    assert record.allocation is not None
+    assert live.reign is not None
+    named = record.workers_named
+    new: dict[WorkerId, AgentId] = {
+        WorkerId(f"{record.id}-w{named + n}"): agent for n, agent in enumerate(refill.agents, 1)
+    }
+    live.reign.started.update(dict.fromkeys(new, now.mono))
+    allocation = msgspec.structs.replace(
+        record.allocation, workers={**record.allocation.workers, **new}
+    )
+    book.update(
+        msgspec.structs.replace(record, allocation=allocation, workers_named=named + len(new)), now
+    )
+    book.note(
+        "workers_replaced",
+        job=record.id,
+        workers=tuple(new),
+        agents=refill.agents,
+        reason=refill.reason,
+    )
+
+
+def _leave_leavers(book: Book, now: Moment) -> None:
+    """Members that are asked to end hand over: workers at once, shards by a checkpoint and a new place for the job."""
+    for record, allocation, live, reign in book.holding():
+        leaving = [
+            s for s in allocation.shards if s in book.pool.shards and book.pool.shards[s].leaving
+        ]
+        if leaving and not live.requeue:
+            reason = f"shard {leaving[0]} is leaving"
+            book.note("requeue_asked", job=record.id, reason=reason)
+            live.requeue = reason
+            if reign.begun_at is None:
+                book.displace(record.id, reason, now)
+                continue
+        if book.suspended or live.requeue:
+            continue  # its workers are needed until it is checkpointed
+        for worker, agent in allocation.workers.items():
+            if agent in book.pool.agents and book.pool.agents[agent].leaving:
+                book.dismiss(record.id, worker, f"agent {agent} is leaving", now)
+
+
+def _mark_stalled(book: Book, now: Moment) -> None:
+    for record, allocation, _, reign in book.holding():
+        if not allocation.workers and record.state is not JobState.WAITING:
+            why = next(reversed(reign.exits.values()), "its workers are gone")
+            book.change(
+                record.id,
+                LifeEvent.STALLED,
+                f"no worker is left, waiting for a free slot: {why}",
+                now,
+            )
+
+
+def _cancel_reservations(book: Book) -> None:
+    """Places that are not there any more."""
+    for live in book.live.values():
+        if live.reservation is None:
+            continue
+        start = live.reservation.start
+        ids: list[MemberId] = [*start.shards, *start.agents]
+        members = [book.pool.member(member) for member in ids]
+        if any(member is None or member.leaving for member in members):
+            live.reservation = None
+
+
+def _explain_suspension(book: Book, now: Moment) -> None:
+    for job in book.live:
+        record = book.records[job]
+        if record.state is JobState.QUEUED and not record.reason.startswith(book.suspended):
+            book.explain(job, f"{book.suspended}; not started before the next start", now)
+
+
+def _clean_up(book: Book) -> None:
+    for job in list(book.cleanup):
+        if not book.pool.reported_by_shards(job):
+            del book.cleanup[job]
+            book.out.append(RemoveKeys(job))

@@ -1,0 +1,290 @@
+"""What heartbeats and time tell of jobs and members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from elps.contracts.epoch import Term
+from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
+from elps.contracts.messages import AgentBeat, HostedJob, ShardBeat
+from elps.contracts.state import Allocation, JobRecord, JobState
+from elps.scheduler.core.book import Book, Live, Reign
+from elps.scheduler.core.events import MemberId, Moment
+from elps.scheduler.core.life import LifeEvent
+from elps.scheduler.core.pool import Seen
+
+FAILURE_LIMIT = 5
+"""Trainers in a row that end before they are ready: then the fault is not theirs."""
+LATE_LIMIT = 3
+"""Rounds in a row in which trainers (or shards) are not ready in time."""
+
+
+# --- shards -----------------------------------------------------------------------------------------------------------
+
+
+def shard_beaten(book: Book, beat: ShardBeat, now: Moment) -> None:
+    """Compare a shard's heartbeat with what it was given."""
+    seen = book.pool.shard_beaten(beat, now.mono)
+    if seen is Seen.STALE:
+        return
+    if seen is not Seen.AGAIN:
+        book.note("shard_" + seen.value, shard=beat.shard, host=beat.host, slots=beat.slots)
+    if seen is Seen.RESTARTED:
+        shard_lost(book, beat.shard, f"shard {beat.shard} was restarted", now)
+    shown = {hosted.job: hosted for hosted in beat.jobs}
+    for hosted in beat.jobs:
+        _hosted(book, beat.shard, hosted, now)
+    for record, allocation, _, reign in book.holding():
+        if beat.shard in reign.hosted and _term(shown.get(record.id)) != allocation.term:
+            book.displace(record.id, f"shard {beat.shard} no longer holds the job", now)
+
+
+def _term(hosted: HostedJob | None) -> Term | None:
+    return None if hosted is None else hosted.term
+
+
+def _hosted(book: Book, shard: ShardId, hosted: HostedJob, now: Moment) -> None:
+    record, live = book.records.get(hosted.job), book.live.get(hosted.job)
+    if record is not None and record.state is JobState.KILLED:
+        book.cleanup[hosted.job] = None  # once it is dropped its keys are to go, again
+    if record is None or live is None:
+        return
+    live.highest = max(live.highest, hosted.term.number)
+    if record.allocation is None or live.reign is None or shard not in record.allocation.shards:
+        return
+    if hosted.term == record.allocation.term:
+        live.reign.hosted[shard] = None
+        if hosted.leads and shard == record.allocation.shards[0]:
+            _led(book, record.id, live, live.reign, hosted, now)
+    elif hosted.term.number >= record.allocation.term.number:
+        term = f"{hosted.term.number}/{hosted.term.nonce}"
+        book.displace(
+            hosted.job,
+            f"shard {shard} knows term {term}: the store has forgotten its newest second",
+            now,
+        )
+
+
+def _led(book: Book, job: JobId, live: Live, reign: Reign, hosted: HostedJob, now: Moment) -> None:
+    """What the leader says of its job."""
+    reign.lead = hosted
+    if hosted.phase in ("running", "pausing", "paused") and reign.begun_at is None:
+        reign.begun_at = now.mono
+    if hosted.progress is not None and hosted.phase != "loading":
+        behind = hosted.progress.iteration < book.records[job].progress.iteration
+        if not (behind and hosted.phase == "waiting"):  # before it has its checkpoint it knows less
+            book.advance(job, hosted.progress, now)
+    if any(reign.started.pop(worker, None) is not None for worker in hosted.ready):
+        live.failures = live.late = 0
+    for worker, reason in sorted(hosted.dismissed.items()):
+        if worker in _allocation(book, job).workers:
+            _worker_ended(book, job, worker, f"given up by the leader: {reason}", now)
+            if job not in book.live:
+                return
+    _phase(book, job, live, hosted, now)
+
+
+def _phase(book: Book, job: JobId, live: Live, hosted: HostedJob, now: Moment) -> None:
+    record = book.records[job]
+    at = f"iteration {record.progress.iteration}"
+    match hosted.phase:
+        case "running":
+            able = any(worker in hosted.ready for worker in _allocation(book, job).workers)
+            if able and record.state is not JobState.RUNNING:
+                book.change(job, LifeEvent.TRAINS, hosted.reason or f"training, {at}", now)
+        case "waiting":
+            reason = hosted.reason or "the leader waits"
+            starting = (
+                record.state is JobState.STARTING
+                and not hosted.ready
+                and _allocation(book, job).workers
+            )
+            if record.state is JobState.WAITING or starting:
+                book.explain(job, reason, now)
+            else:
+                book.change(job, LifeEvent.STALLED, reason, now)
+        case "paused":
+            if record.pausing:
+                book.change(job, LifeEvent.PAUSED, f"paused by its user at {at}", now)
+            elif live.requeue:
+                book.change(job, LifeEvent.DISPLACED, f"{live.requeue}; checkpointed at {at}", now)
+        case "finished":
+            book.change(job, LifeEvent.FINISHED, hosted.reason or f"finished at {at}", now)
+        case "failed":
+            book.fail(job, hosted.reason or "the leader gave no reason", now)
+        case "loading" | "pausing":
+            pass
+
+
+def shard_lost(book: Book, shard: ShardId, why: str, now: Moment) -> None:
+    """All jobs with parts on a shard are to be placed anew."""
+    for record, allocation, _, _ in book.holding():
+        if shard in allocation.shards:
+            book.displace(
+                record.id, f"{why}; the job goes on from its newest checkpoint elsewhere", now
+            )
+
+
+# --- agents -----------------------------------------------------------------------------------------------------------
+
+
+def agent_beaten(book: Book, beat: AgentBeat, now: Moment) -> None:
+    """Compare an agent's heartbeat with what it was given."""
+    seen = book.pool.agent_beaten(beat, now.mono)
+    if seen is Seen.STALE:
+        return
+    if seen is not Seen.AGAIN:
+        book.note("agent_" + seen.value, agent=beat.agent, host=beat.host, slots=beat.slots)
+    if seen is Seen.RESTARTED:
+        agent_lost(book, beat.agent, f"agent {beat.agent} was restarted", now)
+    shown = {status.worker: status for status in beat.trainers}
+    for record, allocation, _, reign in book.holding():
+        for worker, agent in allocation.workers.items():
+            if agent != beat.agent:
+                continue
+            status = shown.get(worker)
+            if status is not None and (status.job, status.term) == (record.id, allocation.term):
+                if status.state == "exited" and beat.leaving:
+                    book.dismiss(record.id, worker, f"agent {agent} is leaving: {status.exit}", now)
+                elif status.state == "exited":
+                    _worker_ended(
+                        book, record.id, worker, status.exit or "ended without a word", now
+                    )
+                else:
+                    reign.shown[worker] = None
+            elif worker in reign.shown:
+                _worker_ended(book, record.id, worker, f"agent {agent} no longer has it", now)
+            if record.id not in book.live:
+                break
+
+
+def agent_lost(book: Book, agent: AgentId, why: str, now: Moment) -> None:
+    """All trainers of an agent are to be replaced; this is not held against their jobs."""
+    for record, allocation, _, _ in book.holding():
+        for worker, at in allocation.workers.items():
+            if at == agent:
+                book.dismiss(record.id, worker, why, now)
+
+
+def _worker_ended(book: Book, job: JobId, worker: WorkerId, how: str, now: Moment) -> None:
+    """A trainer has ended; count it if it never was ready, and fail the job if that cannot go on."""
+    live = book.live[job]
+    agent = _allocation(book, job).workers[worker]
+    early = live.reign is not None and worker in live.reign.started
+    book.dismiss(job, worker, f"trainer {worker} on agent {agent}: {how}", now)
+    if not early:
+        return
+    live.failures += 1
+    if live.failures >= FAILURE_LIMIT:
+        text = f"{live.failures} trainers in a row ended before they were ready; the last, {worker} on {agent}: {how}"
+        _give_up(book, job, [agent], text, now)
+
+
+def _give_up(book: Book, job: JobId, agents: Iterable[AgentId], reason: str, now: Moment) -> None:
+    """Fail a job, or, while others of its trainers work, only stop trying on these agents."""
+    live = book.live[job]
+    live.failures = live.late = 0
+    lead = live.reign.lead if live.reign is not None else None
+    if lead is None or not any(worker in lead.ready for worker in _allocation(book, job).workers):
+        book.fail(job, reason, now)
+        return
+    for agent in agents:
+        live.avoid[agent] = None
+        book.note("agent_avoided", True, job=job, agent=agent, reason=reason)
+
+
+def _allocation(book: Book, job: JobId) -> Allocation:
+    allocation = book.records[job].allocation
+    assert allocation is not None
+    return allocation
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def echo_heard(book: Book, now: Moment) -> None:
+    """The way of heartbeats works. If it did not for a while, everyone's time begins anew: the silence was ours."""
+    if book.echo_at is None or now.mono - book.echo_at > book.bounds.deaf_s:
+        if book.echo_at is not None:
+            book.note("heard_again", deaf_s=round(now.mono - book.echo_at, 3))
+        book.pool.forgive(now.mono)
+        book.started_at = now.mono
+        for _, _, _, reign in book.holding():
+            reign.placed_at = now.mono
+            reign.begun_at = None if reign.begun_at is None else now.mono
+            reign.started = dict.fromkeys(reign.started, now.mono)
+    book.echo_at = now.mono
+
+
+def ticked(book: Book, now: Moment) -> None:
+    """Notice what has not happened in time."""
+    if book.echo_at is None or now.mono - book.echo_at > book.bounds.deaf_s:
+        return  # nothing can be heard: nobody's silence says anything
+    for member in book.pool.silent(now.mono, book.bounds.lost_s):
+        _member_lost(book, member, f"not heard for {book.bounds.lost_s:g} s", now)
+    if now.mono - book.started_at > book.bounds.lost_s:
+        _absent_lost(book, now)
+    for record, allocation, live, reign in book.holding():
+        _late(book, record, allocation, live, reign, now)
+
+
+def _member_lost(book: Book, member: MemberId, why: str, now: Moment) -> None:
+    is_shard = member in book.pool.shards
+    book.pool.remove(member)
+    book.note("member_lost", True, member=member, reason=why)
+    if is_shard:
+        shard_lost(book, ShardId(member), f"shard {member} {why}", now)
+    else:
+        agent_lost(book, AgentId(member), f"agent {member} {why}", now)
+
+
+def _absent_lost(book: Book, now: Moment) -> None:
+    """Members that jobs hold from before this scheduler's start, and that have not come back."""
+    shards = {
+        s: None
+        for _, allocation, _, _ in book.holding()
+        for s in allocation.shards
+        if s not in book.pool.shards
+    }
+    for shard in shards:
+        shard_lost(book, shard, f"shard {shard} was not heard since the scheduler started", now)
+    agents = {
+        a: None
+        for _, alloc, _, _ in book.holding()
+        for a in alloc.workers.values()
+        if a not in book.pool.agents
+    }
+    for agent in agents:
+        agent_lost(book, agent, f"agent {agent} was not heard since the scheduler started", now)
+
+
+def _late(
+    book: Book, record: JobRecord, allocation: Allocation, live: Live, reign: Reign, now: Moment
+) -> None:
+    """Shards that do not take the job, trainers that do not become ready."""
+    job, start_s = record.id, record.document.limits.start_s
+    absent = [shard for shard in allocation.shards if shard not in reign.hosted]
+    if absent and reign.begun_at is not None:
+        if now.mono - reign.begun_at > book.bounds.lost_s:
+            book.displace(job, f"shard {absent[0]} no longer holds the job", now)
+        return
+    if absent and now.mono - reign.placed_at > start_s:
+        reason = f"shard {absent[0]} has not taken the job within {start_s:g} s"
+        live.late += 1
+        if live.late >= LATE_LIMIT:
+            book.fail(job, f"{reason}, {live.late} times in a row", now)
+        else:
+            book.displace(job, reason, now)
+        return
+    slow = [w for w in allocation.workers if now.mono - reign.started.get(w, now.mono) > start_s]
+    if not slow:
+        return
+    live.late += 1
+    agents = [allocation.workers[worker] for worker in slow]
+    for worker, agent in zip(slow, agents, strict=True):
+        book.dismiss(
+            job, worker, f"trainer {worker} on agent {agent}: not ready within {start_s:g} s", now
+        )
+    if live.late >= LATE_LIMIT:
+        text = f"trainer {slow[-1]} on agent {agents[-1]}: not ready within {start_s:g} s, {live.late} times in a row"
+        _give_up(book, job, agents, text, now)

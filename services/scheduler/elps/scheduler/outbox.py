@@ -1,0 +1,211 @@
+"""Carries out what the core commands, in the only safe order: records are stored before anything else happens.
+
+While the store is away records, events and answers gather here (records and answers one per job and message,
+events up to a bound), and nothing is sent: members go on with what they were told last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from elps.contracts import topology
+from elps.contracts.codec import encode
+from elps.contracts.errors import RetryLater
+from elps.contracts.ids import JobId
+from elps.contracts.messages import JobEvent, Reply
+from elps.contracts.state import JobRecord
+from elps.messaging.port import Bus
+from elps.scheduler.archive import Archive
+from elps.scheduler.core.core import Core
+from elps.scheduler.core.events import (
+    Answer,
+    AskTerm,
+    Command,
+    Event,
+    Moment,
+    Note,
+    PublishEvent,
+    RemoveKeys,
+    Request,
+    WriteRecord,
+)
+
+log = structlog.get_logger(__name__)
+
+EVENTS_HELD = 10_000
+"""Events that wait for the broker; the records in the store tell the same."""
+PUBLISH_S = 5.0
+SEND_S = 1.0
+"""Orders are repeated anyway: they do not wait long."""
+RETRY_S = 1.0
+
+
+class Outbox:
+    """Between the core and the world. `run` does the work; everything else only hands over."""
+
+    def __init__(
+        self,
+        core: Core,
+        archive: Archive,
+        bus: Bus,
+        now: Callable[[], Moment],
+        feed: Callable[[Event], None],
+    ):
+        self._core, self._archive, self._bus, self._now, self._feed = core, archive, bus, now, feed
+        self._records: dict[JobId, JobRecord] = {}  #: not yet stored; the newest of each job
+        self._answers: dict[Request, Reply] = {}  #: to be given once the records are stored
+        self._stored: deque[JobEvent] = deque(
+            maxlen=EVENTS_HELD
+        )  #: whose records are stored: to be published
+        self._events: list[JobEvent] = []  #: whose records may not be stored yet
+        self._removals: dict[JobId, None] = {}
+        self._waiting: dict[Request, asyncio.Future[Reply]] = {}  #: who waits for which answer
+        self._wake, self._wake_events, self._wake_removals = (
+            asyncio.Event(),
+            asyncio.Event(),
+            asyncio.Event(),
+        )
+        self._tasks: asyncio.TaskGroup | None = None
+        self._closing = False
+
+    def take(self, commands: Sequence[Command]) -> None:
+        """Accept what one event has brought."""
+        for command in commands:
+            match command:
+                case WriteRecord(record=record):
+                    self._records[record.id] = record
+                case PublishEvent(event=event):
+                    log.info("job_changed", job=event.job, state=event.what, reason=event.reason)
+                    self._events.append(event)
+                case Answer(request=request, reply=reply):
+                    self._answers[request] = reply
+                case AskTerm():
+                    self._ask(command)
+                case RemoveKeys(job=job):
+                    self._removals[job] = None
+                case Note(what=what, fields=fields, warning=warning):
+                    (log.warning if warning else log.info)(what, **dict(fields))
+        self._wake.set()
+
+    def answer_to(self, request: Request) -> asyncio.Future[Reply]:
+        """The answer to a message, once it may be given; shared by repeats of the message."""
+        if self._closing:
+            raise RetryLater("the scheduler is stopping")
+        future = self._waiting.get(request)
+        if future is None:
+            future = self._waiting[request] = asyncio.get_running_loop().create_future()
+            future.add_done_callback(lambda _: self._waiting.pop(request, None))
+        return future
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            tasks.create_task(self._flush_loop(), name="outbox")
+            tasks.create_task(self._publish_loop(), name="events")
+            tasks.create_task(self._removal_loop(), name="removals")
+
+    async def store(self) -> None:
+        """Store what is not stored yet."""
+        while self._records:
+            batch, outages = dict(self._records), self._archive.outages
+            await self._archive.write(batch)
+            for job, record in batch.items():
+                if self._records.get(job) is record:
+                    del self._records[job]
+            if (
+                self._archive.outages > outages
+            ):  # it may have come back without its newest second, or empty
+                live = self._core.book.live
+                self._records.update(
+                    {job: self._core.book.records[job] for job in live if job not in self._records}
+                )
+
+    def abandon(self) -> None:
+        """Let everyone who waits for an answer, now or later, know that none will come from here."""
+        self._closing = True
+        for future in list(self._waiting.values()):
+            if not future.done():
+                future.set_exception(RetryLater("the scheduler is stopping"))
+
+    def _ask(self, ask: AskTerm) -> None:
+        async def grant() -> None:
+            self._feed(await self._archive.grant(ask))
+
+        assert self._tasks is not None
+        self._tasks.create_task(grant(), name=f"term {ask.job}")
+
+    async def _flush_loop(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await self.store()
+            # nothing is awaited from here until all that depends on the records is picked up
+            answers, self._answers = self._answers, {}
+            for request, reply in answers.items():
+                if (future := self._waiting.get(request)) is not None and not future.done():
+                    future.set_result(reply)
+            if len(self._stored) + len(self._events) > EVENTS_HELD:
+                log.error("events_dropped", held=EVENTS_HELD)
+            self._stored.extend(self._events)
+            self._events.clear()
+            self._wake_events.set()
+            if self._removals:
+                self._wake_removals.set()
+            await self._send()
+
+    async def _send(self) -> None:
+        """Say what members are to be told; what is lost here is said again a little later."""
+        if not self._bus.connected:
+            return
+        for send in self._core.messages(self._now()):
+            kind = type(send.message).__name__
+            log.debug("order", member=send.member, kind=kind, job=send.message.job)
+            try:
+                await self._bus.publish(
+                    topology.COMMANDS,
+                    send.member,
+                    encode(send.message),
+                    confirm=False,
+                    timeout_s=SEND_S,
+                )
+            except RetryLater as error:
+                log.warning("order_not_sent", member=send.member, kind=kind, error=str(error))
+                return
+
+    async def _publish_loop(self) -> None:
+        while True:
+            await self._wake_events.wait()
+            self._wake_events.clear()
+            while self._stored:
+                event = self._stored[0]
+                key = topology.event_key(event.job, event.what)
+                try:
+                    await self._bus.publish(
+                        topology.EVENTS, key, encode(event), timeout_s=PUBLISH_S
+                    )
+                except RetryLater as error:
+                    log.warning(
+                        "waiting_for",
+                        whom="broker",
+                        to="publish event",
+                        held=len(self._stored),
+                        error=str(error),
+                    )
+                    await asyncio.sleep(RETRY_S)
+                else:
+                    if self._stored and self._stored[0] is event:
+                        self._stored.popleft()
+
+    async def _removal_loop(self) -> None:
+        while True:
+            await self._wake_removals.wait()
+            self._wake_removals.clear()
+            while self._removals:
+                job = next(iter(self._removals))
+                del self._removals[job]
+                await self._archive.remove_keys(job)

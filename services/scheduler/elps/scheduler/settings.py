@@ -1,0 +1,41 @@
+"""What the scheduler reads from the environment."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from elps.scheduler.core.events import Bounds
+from elps.scheduler.core.policy import POLICIES, Policy
+
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Variables ``ELPS_BEAT_S``, ``ELPS_LOST_S``, ``ELPS_SUSPEND_S``, ``ELPS_POLICY``."""
+
+    beat_s: Seconds = 1.0
+    """Time between two heartbeats, ours and the members'."""
+    lost_s: Seconds = 5.0
+    """A member not heard for so long has lost what it held."""
+    suspend_s: Seconds = 30.0
+    """How long a suspension waits for the jobs' checkpoints before it says which are missing."""
+    policy: str = "fifo"
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise ValueError(f"ELPS_POLICY: {self.policy!r} is not one of {', '.join(POLICIES)}")
+        if self.lost_s < 2 * self.beat_s:
+            raise ValueError(
+                f"ELPS_LOST_S: {self.lost_s:g} is below two heartbeats (ELPS_BEAT_S {self.beat_s:g})"
+            )
+
+    def bounds(self) -> Bounds:
+        """As the core takes them."""
+        return Bounds(beat_s=self.beat_s, lost_s=self.lost_s, suspend_s=self.suspend_s)
+
+    def chosen_policy(self) -> Policy:
+        """The policy named."""
+        return POLICIES[self.policy]

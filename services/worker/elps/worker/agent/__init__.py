@@ -1,0 +1,1 @@
+"""The shell of the worker agent: the zygote's other end, the trainers' output, the beat."""

@@ -1,0 +1,230 @@
+"""The trainer's main loop: ask the leader for a lease, pull, compute, push, ask again."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from elps.contracts.epoch import NO_EPOCH, Epoch
+from elps.contracts.errors import ElpsError, TaskError
+from elps.contracts.messages import StartTrainer
+from elps.stream.interval import Interval
+from elps.tasks.opening import open_job
+from elps.tasks.running import OpenJob
+from elps.wire.connection import Connection, ConnectionEnded
+from elps.wire.frames import Header, Kind, Status
+from elps.worker.trainer.gradient import Gradient
+from elps.worker.trainer.shards import Shards, ShardUnreachable, StaleTerm, reach
+
+LEADER_REACH_S = 20.0
+LEADER_SILENT_S = 20.0
+"""The leader speaks every 2 s to whoever waits for it; silence for this long means that it is gone."""
+MAX_TRACEBACK_CHARS = 20_000
+
+EXIT_DONE, EXIT_FAILED, EXIT_ORPHANED = 0, 1, 3
+
+
+def run(start: StartTrainer, env: Mapping[str, str]) -> int:
+    """Train until the leader says stop; returns the exit code.
+
+    0: nothing more to do. 1: the task failed, the leader has the traceback. 3: the leader or a shard is out of reach.
+    """
+    try:
+        leader = reach(
+            start,
+            start.leader.host,
+            start.leader.port,
+            f"leader {start.leader.shard}",
+            "lease",
+            LEADER_REACH_S,
+        )
+    except StaleTerm as error:
+        _say(f"elps: not needed any more: {error}")
+        return EXIT_DONE
+    except ElpsError as error:
+        _say(f"elps: {error}")
+        return EXIT_ORPHANED
+    try:
+        return _work(start, env, leader)
+    except StaleTerm as error:
+        _say(f"elps: not needed any more: {error}")
+        return EXIT_DONE
+    except (ConnectionEnded, TimeoutError, ShardUnreachable) as error:
+        _say(f"elps: {error}")
+        return EXIT_ORPHANED
+    finally:
+        leader.close()
+
+
+def _work(start: StartTrainer, env: Mapping[str, str], leader: Connection) -> int:
+    trainer = None
+    try:
+        job = open_job(start.document, env)
+        trainer = Trainer(start, job, leader)
+        leader.send(
+            Header(Kind.READY),
+            {
+                "samples": job.samples,
+                "test_samples": job.test_samples,
+                "layout": job.layout.to_wire(),
+                "fingerprint": job.fingerprint,
+                "code_hash": job.code_hash,
+            },
+        )
+        while trainer.step():
+            pass
+        return EXIT_DONE
+    except TaskError as error:
+        where = trainer.where if trainer else f"worker {start.worker}, opening task and data"
+        text = f"{where}: {error}\n{_cause(error)}"[:MAX_TRACEBACK_CHARS]
+        _say(text)
+        leader.send(Header(Kind.FAILED), {"what": text.strip()})
+        return EXIT_FAILED
+
+
+def _say(text: str) -> None:
+    """To the job's log: what a trainer writes to its standard error goes there."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def _cause(error: TaskError) -> str:
+    """The traceback of the user's code, without the frames of elps above it."""
+    if error.__cause__ is None:
+        return ""
+    return "".join(traceback.format_exception(error.__cause__))
+
+
+class Trainer:
+    """One trainer process under one term."""
+
+    def __init__(self, start: StartTrainer, job: OpenJob, leader: Connection) -> None:
+        self._start, self._job, self._leader = start, job, leader
+        self._order = job.order()
+        self._params = np.zeros(job.layout.size, job.layout.dtype)
+        self._gradient = Gradient(job, self._order)
+        self._held = -1  #: version that `_params` holds whole; -1: none or a mixture
+        self._shards: Shards | None = None
+        self._epoch: Epoch = NO_EPOCH
+        self._asked_at = time.perf_counter()
+        self.where = f"worker {start.worker}"  #: what it is at, for error messages
+
+    def step(self) -> bool:
+        """Do what the leader says next; False when it says stop."""
+        header = self._leader.receive(idle_s=LEADER_SILENT_S)
+        meta = self._leader.meta(header)
+        match header.kind:
+            case Kind.WAIT:
+                return True
+            case Kind.STOP:
+                _say(f"elps: stop: {meta.get('reason', '')}")
+                return False
+            case Kind.MAP:
+                self._take_map(header, meta)
+                return True
+        if header.epoch != self._epoch or self._shards is None:
+            return True  # of an epoch that is over: the map that follows tells more
+        match header.kind:
+            case Kind.INITIALISE:
+                self._initialise(self._shards)
+            case Kind.TRAIN:
+                self._train(self._shards, header)
+            case Kind.EVALUATE:
+                self._evaluate(self._shards, header)
+            case _:
+                raise ShardUnreachable(f"the leader sent {header.kind.name}")
+        return True
+
+    def _take_map(self, header: Header, meta: dict[str, Any]) -> None:
+        if self._shards is not None:
+            self._shards.close()
+        shards = meta.get("shards")
+        self._shards = Shards(
+            self._start,
+            header.epoch,
+            shards if isinstance(shards, list) else [],
+            self._job.layout.dtype.itemsize,
+        )
+        self._epoch, self._held = header.epoch, -1
+        self._shards.connect()
+        self._ask(None)
+
+    def _ask(self, done: dict[str, Any] | None) -> None:
+        self._asked_at = time.perf_counter()
+        self._leader.send(Header(Kind.ASK, self._epoch), done)
+
+    def _initialise(self, shards: Shards) -> None:
+        self.where = f"worker {self._start.worker}, computing the first parameters"
+        status = shards.push_values(self._job.initial())
+        if status is Status.OK:
+            self._leader.send(Header(Kind.INITIALISED, self._epoch))
+
+    def _pull(self, shards: Shards, version: int, ticket: int) -> tuple[Status, float, float]:
+        if self._held == version:
+            return Status.OK, 0.0, 0.0
+        self._held = -1
+        pulled = shards.pull(version, ticket, self._params)
+        if pulled.status is Status.OK:
+            self._held = version
+        elif pulled.status in (Status.CALLED_BACK, Status.GONE):
+            self._ask(None)
+        return pulled.status, pulled.wait_s, pulled.pull_s
+
+    def _train(self, shards: Shards, lease: Header) -> None:
+        lease_s = time.perf_counter() - self._asked_at
+        t, interval = lease.iteration, lease.interval
+        status, wait_s, pull_s = self._pull(shards, t, lease.ticket)
+        if status is not Status.OK:
+            return
+        self.where = f"worker {self._start.worker}, iteration {t}, samples {interval}"
+        began = time.perf_counter()
+        loss = self._gradient.compute(self._params, t, interval, shards)
+        compute_s = time.perf_counter() - began
+        if self._gradient.bad:
+            self._gradient.drop()
+            self._leader.send(
+                Header(Kind.BAD, self._epoch, iteration=t, interval=interval),
+                {"what": self._gradient.bad},
+            )
+            self._ask(None)
+            return
+        self._ask(
+            {
+                "iteration": t,
+                "lo": interval.lo,
+                "hi": interval.hi,
+                "loss": loss if math.isfinite(loss) else None,
+                "compute_s": compute_s,
+                "pull_s": pull_s,
+                "wait_s": wait_s,
+                "lease_s": lease_s,
+            }
+        )
+        began = time.perf_counter()
+        if self._gradient.push() in (Status.OK, Status.REFUSED):
+            push_s = time.perf_counter() - began
+            self._leader.send(
+                Header(Kind.PUSHED, self._epoch, iteration=t, interval=interval), {"push_s": push_s}
+            )
+
+    def _evaluate(self, shards: Shards, lease: Header) -> None:
+        version, part = lease.iteration, lease.interval
+        status, _, _ = self._pull(shards, version, lease.ticket)
+        if status is not Status.OK:
+            return
+        self.where = f"worker {self._start.worker}, evaluation of version {version}, samples {part}"
+        sums = self._job.evaluate(self._params, part.lo, part.hi)
+        shown = {n: v if math.isfinite(v) else None for n, v in sums.items()}
+        self._leader.send(
+            Header(
+                Kind.EVALUATED, self._epoch, iteration=version, interval=Interval(part.lo, part.hi)
+            ),
+            {"sums": shown},
+        )
+        self._ask(None)

@@ -1,0 +1,319 @@
+"""A trainer's connections to the shards of its job: pull and push, each over a connection of its own.
+
+A connection that breaks is made anew and the same request is sent again: pushes are dropped where they are known, pulls
+have no effect. A shard that stays out of reach ends the trainer, which says which one it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from elps.contracts.epoch import Epoch
+from elps.contracts.errors import ElpsError, ProtocolError, RetryLater
+from elps.contracts.messages import StartTrainer
+from elps.stream.interval import Interval
+from elps.tasks.layout import Floats
+from elps.wire.connection import Connection, ConnectionEnded
+from elps.wire.frames import Flag, Header, Kind, Status
+from elps.wire.handshake import Hello, Purpose, Refused, dial
+
+SILENT_S = 20.0
+"""A shard that owes an answer and says nothing for this long has lost the connection."""
+REACH_S = 30.0
+"""How long a shard is dialled before the trainer gives up."""
+
+T = TypeVar("T")
+
+
+class ShardUnreachable(ElpsError):
+    """A shard of the job cannot be reached."""
+
+
+class StaleTerm(ElpsError):
+    """A shard has seen a higher term: this trainer's time is over."""
+
+
+def reach(
+    start: StartTrainer, host: str, port: int, peer: str, purpose: Purpose, within_s: float
+) -> Connection:
+    """Dial until it answers; a refusal may be over in a moment (the job is not hosted there yet)."""
+    hello = Hello(job=start.job, purpose=purpose, sender=start.worker, term=start.term.number)
+    deadline, pause_s = time.monotonic() + within_s, 0.01
+    while True:
+        try:
+            return dial(host, port, hello, start.secret, peer=peer)
+        except (Refused, RetryLater) as error:
+            if "is over" in str(error) or "has ended" in str(error) or "dismissed" in str(error):
+                raise StaleTerm(str(error)) from None
+            if time.monotonic() > deadline:
+                raise ShardUnreachable(
+                    f"{peer} could not be reached for {within_s:g} s: {error}"
+                ) from None
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, 0.5)
+
+
+@dataclass
+class _Shard:
+    """One shard and this trainer's two connections to it."""
+
+    start: StartTrainer
+    name: str
+    host: str
+    port: int
+    partitions: list[tuple[int, int, int]]
+    pull: Connection | None = None
+    push: Connection | None = None
+
+    def pulling(self) -> Connection:
+        if self.pull is None or self.pull.closed:
+            self.pull = reach(self.start, self.host, self.port, self.name, "pull", REACH_S)
+        return self.pull
+
+    def pushing(self) -> Connection:
+        if self.push is None or self.push.closed:
+            self.push = reach(self.start, self.host, self.port, self.name, "push", REACH_S)
+        return self.push
+
+    def close(self) -> None:
+        for connection in (self.pull, self.push):
+            if connection is not None:
+                connection.close()
+
+
+def _again(action: Callable[[], T]) -> T:
+    """Do it again as long as only the connection failed; `ShardUnreachable` ends it."""
+    failures = 0
+    while True:
+        try:
+            return action()
+        except (ConnectionEnded, TimeoutError) as error:
+            failures += 1
+            if failures > 5:
+                raise ShardUnreachable(f"five connections in a row were lost: {error}") from None
+
+
+@dataclass
+class Pulled:
+    """Outcome of a pull."""
+
+    status: Status
+    wait_s: float
+    """Until the first values came."""
+    pull_s: float
+    """Receiving."""
+
+
+class Shards:
+    """All shards of a job under one epoch, as its map names them."""
+
+    def __init__(
+        self, start: StartTrainer, epoch: Epoch, shards: list[dict[str, Any]], itemsize: int
+    ):
+        self.epoch = epoch
+        self.itemsize = itemsize
+        try:
+            self._shards = [
+                _Shard(
+                    start,
+                    str(s["id"]),
+                    str(s["host"]),
+                    int(s["port"]),
+                    [(int(n), int(lo), int(hi)) for n, lo, hi in s["partitions"]],
+                )
+                for s in shards
+                if s["partitions"]
+            ]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ProtocolError(f"a map that cannot be read: {error!r}") from None
+
+    @property
+    def partitions(self) -> list[tuple[int, int, int]]:
+        """Number, first element and end of every partition."""
+        return [p for s in self._shards for p in s.partitions]
+
+    def connect(self) -> None:
+        """Make every connection before it is needed."""
+        for shard in self._shards:
+            shard.pulling()
+            shard.pushing()
+
+    def pull(self, version: int, ticket: int, params: Floats) -> Pulled:
+        """Receive all partitions at a version into the flat vector. Anything but OK leaves a mixture there."""
+        began = time.perf_counter()
+        raw = params.data.cast("B")
+        for shard in self._shards:
+            _again(lambda s=shard: self._ask(s, version, ticket))  # type: ignore[misc]
+        first = 0.0
+        worst = Status.OK
+        for shard in self._shards:
+            sent = True
+
+            def take(s: _Shard = shard) -> Status:
+                nonlocal first, sent
+                if not sent:
+                    self._ask(s, version, ticket)
+                sent = False
+                status, at = self._take(s, ticket, raw)
+                first = first or at
+                return status
+
+            worst = max(worst, _again(take))
+        ended = time.perf_counter()
+        first = first or ended
+        return Pulled(worst, first - began, ended - first)
+
+    def _ask(self, shard: _Shard, version: int, ticket: int) -> None:
+        shard.pulling().send(Header(Kind.PULL, self.epoch, iteration=version, ticket=ticket))
+
+    def _take(self, shard: _Shard, ticket: int, raw: memoryview) -> tuple[Status, float]:
+        """Take one shard's answer: its status, and when the first values began to come."""
+        connection, first = shard.pulling(), 0.0
+        places = {n: (lo * self.itemsize, hi * self.itemsize) for n, lo, hi in shard.partitions}
+        try:
+            while True:
+                header = connection.receive(idle_s=SILENT_S)
+                if header.kind is Kind.WAIT:
+                    continue
+                first = first or time.perf_counter()
+                if header.ticket != ticket:
+                    raise ProtocolError(
+                        f"{shard.name} answered ticket {header.ticket}, not {ticket}"
+                    )
+                if header.kind is Kind.END:
+                    return Status(header.status), first
+                if header.kind is not Kind.PART or header.partition not in places:
+                    raise ProtocolError(
+                        f"{shard.name} sent {header.kind.name} {header.partition} to a pull"
+                    )
+                lo, hi = places[header.partition]
+                connection.body(header, raw[lo:hi])
+        except (ProtocolError, TimeoutError):
+            connection.close()
+            raise
+
+    def push_values(self, params: Floats) -> Status:
+        """Push version 0."""
+        pushing = Pushing(self, 0, Interval(0, 0), params, staged=False, kind=Kind.VALUES)
+        return pushing.finish()
+
+    def close(self) -> None:
+        """End every connection."""
+        for shard in self._shards:
+            shard.close()
+
+    def all(self) -> list[_Shard]:
+        """The shards that hold partitions, in the order of the map."""
+        return self._shards
+
+
+class Pushing:
+    """One lease's push, which can be repeated from the start while the gradient is intact."""
+
+    def __init__(
+        self,
+        shards: Shards,
+        iteration: int,
+        interval: Interval,
+        flat: Floats,
+        *,
+        staged: bool,
+        kind: Kind = Kind.PUSH,
+    ) -> None:
+        self._shards = shards
+        self._raw = flat.data.cast("B")
+        self._kind, self._iteration, self._interval = kind, iteration, interval
+        self._staged = staged
+        self._where = (
+            {n: (s, lo, hi) for s in shards.all() for n, lo, hi in s.partitions} if staged else {}
+        )
+        self._early: dict[
+            str, tuple[Connection, list[int]]
+        ] = {}  #: shard to the parts sent on a connection
+
+    def send_early(self, number: int) -> None:
+        """Send a part that is final already; it counts with `finish`. A failure now is made good there."""
+        shard, lo, hi = self._where[number]
+        try:
+            connection = shard.pushing()
+            sent_on, numbers = self._early.get(shard.name, (connection, []))
+            if sent_on is not connection:
+                numbers = []
+            self._send(connection, number, lo, hi, Flag.STAGED)
+            self._early[shard.name] = (connection, [*numbers, number])
+        except ConnectionEnded:
+            self._early.pop(shard.name, None)
+
+    def finish(self) -> Status:
+        """Send what is missing, have it counted, and wait for every shard's answer: the worst of them."""
+        waiting = []
+        for shard in self._shards.all():
+            try:
+                self._send_rest(shard)
+                waiting.append((shard, True))
+            except ConnectionEnded:
+                waiting.append((shard, False))
+        return max((self._settle(shard, sent) for shard, sent in waiting), default=Status.OK)
+
+    def abort(self) -> None:
+        """Have the shards forget what was sent early."""
+        for connection, _ in self._early.values():
+            try:
+                connection.send(self._header(Kind.ABORT))
+            except ConnectionEnded:
+                continue  # its staged parts went with it
+        self._early = {}
+
+    def _settle(self, shard: _Shard, sent: bool) -> Status:
+        """Wait for a shard's answer; push to it anew when its connection broke."""
+
+        def settle() -> Status:
+            nonlocal sent
+            if not sent:
+                self._send_rest(shard)
+            sent = False
+            connection = shard.pushing()
+            try:
+                header = connection.receive(idle_s=SILENT_S)
+            except TimeoutError:
+                connection.close()
+                raise
+            if header.kind is not Kind.ACK or header.interval != self._interval:
+                connection.close()
+                raise ProtocolError(f"{shard.name} sent {header.kind.name} to a push")
+            return Status(header.status)
+
+        return _again(settle)
+
+    def _send_rest(self, shard: _Shard) -> None:
+        connection = shard.pushing()
+        sent_on, numbers = self._early.get(shard.name, (connection, []))
+        done = set(numbers) if sent_on is connection else set()
+        flags = Flag.STAGED if self._staged else Flag.NONE
+        left = [p for p in shard.partitions if p[0] not in done]
+        for at, (number, lo, hi) in enumerate(left):
+            last = Flag.LAST if not self._staged and at == len(left) - 1 else Flag.NONE
+            self._send(connection, number, lo, hi, flags | last)
+        if self._staged:
+            connection.send(self._header(Kind.COMMIT, Flag.LAST))
+
+    def _send(self, connection: Connection, number: int, lo: int, hi: int, flags: Flag) -> None:
+        size = self._shards.itemsize
+        header = Header(
+            self._kind,
+            self._shards.epoch,
+            flags,
+            partition=number,
+            iteration=self._iteration,
+            interval=self._interval,
+            body_bytes=(hi - lo) * size,
+        )
+        connection.send(header, body=self._raw[lo * size : hi * size])
+
+    def _header(self, kind: Kind, flags: Flag = Flag.NONE) -> Header:
+        return Header(
+            kind, self._shards.epoch, flags, iteration=self._iteration, interval=self._interval
+        )

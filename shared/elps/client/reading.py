@@ -1,0 +1,147 @@
+"""The monitor's answers as typed values.
+
+Fields that a newer monitor adds are ignored; those that an older one lacks are empty.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from elps.contracts.errors import InvalidDocument
+from elps.contracts.messages import IterationRow, JobEvent
+from elps.contracts.state import JobRecord, JobState
+
+T = TypeVar("T")
+
+
+class JobSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as the monitor tells it. Times of day are Unix seconds."""
+
+    id: str
+    state: JobState
+    reason: str = ""
+    task: str = ""
+    group: str = ""
+    iteration: int = 0
+    """Iterations completed."""
+    iterations: int = 0
+    """In the whole job; 0 while unknown."""
+    passes: float = 0.0
+    samples: int = 0
+    loss: float | None = None
+    metrics: dict[str, float | None] = {}
+    metrics_iteration: int | None = None
+    samples_per_s: float | None = None
+    time_left_s: float | None = None
+    workers: list[str] = []
+    ready: list[str] = []
+    """Workers that the leader may lend work."""
+    shards: list[str] = []
+    """The leader first."""
+    submitted_at: float | None = None
+    changed_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    training_s: float = 0.0
+    checkpoint: int | None = None
+    skipped_samples: int = 0
+    redone_iterations: int = 0
+    plan: int = 0
+    term: int = 0
+    document: dict[str, Any] = {}
+    """Only in the answer about one job."""
+    dismissed: dict[str, str] = {}
+
+    @property
+    def time_limit_s(self) -> float | None:
+        """The job's own bound on its training time."""
+        limit = self.document.get("stop", {}).get("time_s")
+        return limit if isinstance(limit, int | float) else None
+
+
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One line that a trainer printed."""
+
+    n: int
+    worker: str
+    at: float
+    text: str
+
+
+class _Jobs(msgspec.Struct, frozen=True):
+    jobs: list[JobSummary]
+
+
+class _Lines(msgspec.Struct, frozen=True):
+    lines: list[LogLine]
+
+
+class _Rows(msgspec.Struct, frozen=True):
+    rows: list[IterationRow]
+
+
+def jobs_of(answer: Any) -> list[JobSummary]:
+    """The answer to ``jobs``."""
+    return _read(answer, _Jobs).jobs
+
+
+def job_of(answer: Any) -> JobSummary:
+    """The answer to ``job``."""
+    return _read(answer, JobSummary)
+
+
+def lines_of(answer: Any) -> list[LogLine]:
+    """The answer to ``logs``."""
+    return _read(answer, _Lines).lines
+
+
+def rows_of(answer: Any) -> list[IterationRow]:
+    """The answer to ``iterations``."""
+    return _read(answer, _Rows).rows
+
+
+def events_of(answer: Any) -> list[JobEvent]:
+    """Events as the monitor streams them."""
+    return _read(answer, list[JobEvent])
+
+
+def job_of_record(record: JobRecord) -> JobSummary:
+    """The same from the record in the store, for when there is no monitor."""
+    progress, allocation = record.progress, record.allocation
+    return JobSummary(
+        id=record.id,
+        state=record.state,
+        reason=record.reason,
+        task=record.document.task,
+        group=record.document.group,
+        workers=sorted(allocation.workers) if allocation else [],
+        shards=list(allocation.shards) if allocation else [],
+        submitted_at=record.submitted_at,
+        changed_at=record.changed_at,
+        started_at=record.started_at,
+        ended_at=record.ended_at,
+        term=record.terms,
+        document=msgspec.to_builtins(record.document),
+        iteration=progress.iteration,
+        iterations=progress.iterations,
+        passes=progress.passes,
+        samples=progress.samples,
+        loss=progress.loss,
+        metrics=progress.metrics,
+        metrics_iteration=progress.metrics_iteration,
+        training_s=progress.training_s,
+        checkpoint=progress.checkpoint,
+        skipped_samples=progress.skipped_samples,
+        redone_iterations=progress.redone_iterations,
+    )
+
+
+def _read(answer: Any, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(answer, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidDocument(
+            "answer of the monitor", [f"{error}: is it of another version?"]
+        ) from None

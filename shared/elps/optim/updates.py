@@ -1,0 +1,134 @@
+"""Sums of gradients and optimizer steps over flat arrays.
+
+Every function releases the interpreter lock under numba and works on any size, 0 and 1 included.
+Arrays are one-dimensional, contiguous, of one dtype (float32 or float64) and of one length; else
+`ValueError`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elps.contracts.job import Optimizer
+from elps.optim.kernels import Kernels, chosen_kernels
+
+Floats = NDArray[np.floating[Any]]
+
+_STATE_NAMES: dict[str, tuple[str, ...]] = {
+    "sgd": (),
+    "momentum": ("momentum",),
+    "adam": ("m", "v"),
+    "adamw": ("m", "v"),
+}
+
+
+def state_names(spec: Optimizer) -> tuple[str, ...]:
+    """Names of the arrays that the optimizer keeps beside the values; each is of their size and
+    begins as zeros.
+    """
+    return _STATE_NAMES[spec.name]
+
+
+def copy_into(acc: Floats, g: Floats) -> None:
+    """Set acc = g."""
+    _fit(acc, g).copy_into(acc, g)
+
+
+def add_into(acc: Floats, g: Floats) -> None:
+    """Add: acc += g."""
+    _fit(acc, g).add_into(acc, g)
+
+
+def all_finite(x: Floats) -> bool:
+    """Whether no element is NaN or infinite."""
+    return bool(_fit(x).all_finite(x))
+
+
+def apply(
+    spec: Optimizer,
+    acc: Floats,
+    scale: float,
+    values: Floats,
+    out: Floats,
+    state: Mapping[str, Floats],
+    lr: float,
+    step: int,
+) -> None:
+    """One optimizer step in one pass: ``out`` becomes the new values, the state arrays are updated
+    in place.
+
+    The gradient is ``acc * scale``; `scale` is 1 over the samples counted, and then the sum is
+    really divided by that whole number, so that the mean is correctly rounded (49 times the
+    gradient 1 gives 1). `lr` is the rate with the schedule's factor in it, `step` counts from 1.
+    `out` may be `values`; no other two arrays may share memory.
+    """
+    if step < 1:
+        raise ValueError(f"steps count from 1, got {step}")
+    arrays = [state[name] for name in state_names(spec)]
+    chosen = _fit(acc, values, out, *arrays)
+    real = acc.dtype.type
+    scale, divisor = _as_division(scale)
+    decay = 0.0 if spec.name == "adamw" else spec.weight_decay
+    gradient = (acc, real(scale), real(divisor), real(decay), values, out)
+    match spec.name:
+        case "sgd":
+            chosen.sgd(*gradient, real(lr))
+        case "momentum":
+            chosen.momentum(*gradient, real(lr), real(spec.momentum), *arrays)
+        case "adam" | "adamw":
+            keep = 1.0 - lr * spec.weight_decay if spec.name == "adamw" else 1.0
+            scalars = (
+                keep,
+                lr / (1.0 - spec.beta1**step),
+                spec.beta1,
+                1.0 - spec.beta1,
+                spec.beta2,
+                1.0 - spec.beta2,
+                1.0 / math.sqrt(1.0 - spec.beta2**step),
+            )
+            # An eps that the dtype cannot hold would become 0, and 0 / 0 for a parameter without gradient.
+            eps = max(real(spec.eps), np.finfo(acc.dtype).tiny)
+            chosen.adam(*gradient, *map(real, scalars), real(eps), *arrays)
+
+
+def warm_up(dtype: str | np.dtype[Any]) -> None:
+    """Load (or compile) every kernel for a dtype and run it once, so that no later call waits for
+    it.
+    """
+    one = np.ones(1, dtype)
+    copy_into(one.copy(), one)
+    add_into(one.copy(), one)
+    all_finite(one)
+    for name in ("sgd", "momentum", "adam"):
+        spec = Optimizer(name=name)
+        apply(spec, one, 1.0, one, one.copy(), {s: one.copy() for s in state_names(spec)}, 0.1, 1)
+
+
+def _as_division(scale: float) -> tuple[float, float]:
+    """Factor and divisor that together are `scale`; one of them is 1."""
+    if 0.0 < scale <= 1.0:
+        count = round(1.0 / scale)
+        if 1.0 / count == scale:
+            return 1.0, float(count)
+    return scale, 1.0
+
+
+def _fit(first: Floats, *others: Floats) -> Kernels:
+    dtype, shape = first.dtype, first.shape
+    for array in (first, *others):
+        if (
+            array.shape != shape
+            or array.dtype != dtype
+            or array.ndim != 1
+            or not array.flags.c_contiguous
+        ):
+            contiguous = "" if array.flags.c_contiguous else ", not contiguous"
+            raise ValueError(
+                f"arrays do not fit: {dtype} {shape} and {array.dtype} {array.shape}{contiguous}"
+            )
+    return chosen_kernels(dtype)

@@ -1,0 +1,122 @@
+"""The store within one process, for `elps run` and for tests: nothing outlives the process."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from elps.contracts.errors import RetryLater
+from elps.storage.port import check_value
+
+REMEMBERED_UPDATES = 64
+"""Update ids kept for each counter, as in Redis."""
+
+
+class MemoryStore:
+    """See `elps.storage.port.Store`. Several services of one process may share one."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._hashes: dict[str, dict[str, bytes]] = {}
+        self._counters: dict[str, int] = {}
+        self._updates: dict[
+            str, OrderedDict[str, int]
+        ] = {}  #: counter to its newest update ids and what they got
+        self._outage = False
+        self._closed = False
+
+    def stop(self) -> None:
+        """Play an outage: every call raises `RetryLater` until `start`."""
+        self._outage = True
+
+    def start(self) -> None:
+        """End the outage."""
+        self._outage = False
+
+    async def get(self, key: str) -> bytes | None:
+        """The value of a key."""
+        self._available()
+        return self._values.get(key)
+
+    async def put(self, key: str, value: bytes | memoryview) -> None:
+        """Set a key."""
+        check_value(key, value)
+        self._available()
+        self._values[key] = bytes(value)
+
+    async def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Values of several keys."""
+        self._available()
+        return [self._values.get(key) for key in keys]
+
+    async def put_many(self, items: Mapping[str, bytes | memoryview]) -> None:
+        """Set several keys."""
+        for key, value in items.items():
+            check_value(key, value)
+        self._available()
+        self._values.update((key, bytes(value)) for key, value in items.items())
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Remove keys of any kind."""
+        self._available()
+        for key in keys:
+            self._values.pop(key, None)
+            self._hashes.pop(key, None)
+            self._counters.pop(key, None)
+            self._updates.pop(key, None)
+
+    async def hash_get(self, key: str, field: str) -> bytes | None:
+        """One field of a hash."""
+        self._available()
+        return self._hashes.get(key, {}).get(field)
+
+    async def hash_all(self, key: str) -> dict[str, bytes]:
+        """All fields of a hash."""
+        self._available()
+        return dict(self._hashes.get(key, {}))
+
+    async def hash_put(self, key: str, field: str, value: bytes) -> None:
+        """Set one field of a hash."""
+        check_value(key, value)
+        self._available()
+        self._hashes.setdefault(key, {})[field] = bytes(value)
+
+    async def hash_delete(self, key: str, fields: Sequence[str]) -> None:
+        """Remove fields of a hash; the hash is gone with its last field."""
+        self._available()
+        found = self._hashes.get(key, {})
+        for field in fields:
+            found.pop(field, None)
+        if not found:
+            self._hashes.pop(key, None)
+
+    async def raise_to(self, key: str, at_least: int, update_id: str) -> int:
+        """Advance a counter; the same `update_id` returns the same number."""
+        self._available()
+        updates = self._updates.setdefault(key, OrderedDict())
+        if update_id not in updates:
+            updates[update_id] = self._counters[key] = max(self._counters.get(key, 0) + 1, at_least)
+            while len(updates) > REMEMBERED_UPDATES:
+                updates.popitem(last=False)
+        return updates[update_id]
+
+    async def scan(self, prefix: str) -> AsyncIterator[str]:
+        """Names of all keys with this prefix."""
+        self._available()
+        for key in [
+            k for k in (*self._values, *self._hashes, *self._counters) if k.startswith(prefix)
+        ]:
+            yield key
+
+    async def check(self) -> list[str]:
+        """Nothing to configure: always empty."""
+        self._available()
+        return []
+
+    async def close(self) -> None:
+        """Refuse further calls of this object."""
+        self._closed = True
+
+    def _available(self) -> None:
+        if self._closed or self._outage:
+            raise RetryLater("the store is closed" if self._closed else "the store does not answer")

@@ -1,0 +1,309 @@
+"""The store over Redis 6 to 8 or Valkey, through redis-py's asyncio client.
+
+The library's own retries are off; ours repeat a command after a lost connection until the time-out, which is sound
+because every write of `Store` is idempotent. Values are bytes: a client that decodes replies is refused at the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from operator import methodcaller
+from typing import Any, Self, TypeVar
+
+import structlog
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    ClusterDownError,
+    MasterDownError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from elps.contracts.errors import RetryLater, SetupError
+from elps.contracts.urls import masked
+from elps.storage.port import CHUNK_BYTES, check_value
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+CALL_S = 10.0
+"""For one command or pipeline, its repeats and the wait for a connection included."""
+SOCKET_S = 5.0
+"""For one read or write of a socket: a connection cut in silence is found after this."""
+AGAIN_S = 0.1
+CONNECTIONS = 10
+PIPELINE_BYTES = 8 * 1024 * 1024
+"""In flight for one call of `put_many` or `get_many`."""
+PIPELINE_KEYS = 1000
+SCAN_COUNT = 500
+REMEMBERED_UPDATES = 64
+"""Update ids kept for each counter: a repeat comes within seconds, a job's terms over its whole life."""
+
+_TEMPORARY_ERRORS = (
+    OutOfMemoryError,
+    ReadOnlyError,
+    ClusterDownError,
+    MasterDownError,
+    TryAgainError,
+)
+_TEMPORARY_TEXT = re.compile(r"(?:^|caused error: )(?:MISCONF|BUSY|NOREPLICAS)\b")
+"""Replies that heal without a change of ours. The library keeps the code of those only that it has no class for."""
+
+RAISE_TO = """
+local seen = redis.call('HGET', KEYS[1], 'u:' .. ARGV[2])
+if seen then return tonumber(seen) end
+local n = math.max(tonumber(redis.call('HGET', KEYS[1], 'n') or '0') + 1, tonumber(ARGV[1]))
+local count = tonumber(redis.call('HGET', KEYS[1], 'count') or '0')
+local slot = 's:' .. (count % tonumber(ARGV[3]))
+local old = redis.call('HGET', KEYS[1], slot)
+if old then redis.call('HDEL', KEYS[1], 'u:' .. old) end
+local text = string.format('%.0f', n)
+redis.call('HSET', KEYS[1], 'n', text, 'count', count + 1, slot, ARGV[2], 'u:' .. ARGV[2], text)
+return n
+"""
+"""One hash holds the counter (n), how often it rose (count), and a ring of update ids (s:) with their results (u:)."""
+
+
+class RedisStore:
+    """See `elps.storage.port.Store`; made by `connect`."""
+
+    def __init__(self, client: Redis, shown: str) -> None:
+        """`client` must not decode replies; `shown` is its address for people."""
+        if client.connection_pool.connection_kwargs.get("decode_responses"):
+            raise SetupError(f"store at {shown}: decode_responses must be off, values are bytes")
+        self.shown = shown
+        self._client = client
+
+    @classmethod
+    async def connect(cls, url: str, *, timeout_s: float = 60.0) -> Self:
+        """Connect, trying again until `timeout_s` has passed; then `RetryLater`.
+
+        A wrong URL or password is a `SetupError` at once.
+        """
+        shown = masked(url)
+        try:
+            pool = BlockingConnectionPool.from_url(
+                url,
+                max_connections=CONNECTIONS,
+                timeout=CALL_S,
+                socket_timeout=SOCKET_S,
+                socket_connect_timeout=SOCKET_S,
+                retry=Retry(NoBackoff(), 0),
+                protocol=2,  # one shape of replies with every server
+                decode_responses=False,
+                client_name="elps",
+            )
+        except ValueError as error:
+            raise SetupError(f"store URL {shown}: {error}") from None
+        store = cls(Redis.from_pool(pool), shown)
+        try:
+            await store._call("connect", methodcaller("ping"), timeout_s)
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def get(self, key: str) -> bytes | None:
+        """The value of a key."""
+        found: bytes | None = await self._call("get", methodcaller("get", key))
+        return found
+
+    async def put(self, key: str, value: bytes | memoryview) -> None:
+        """Set a key."""
+        check_value(key, value)
+        await self._call("put", methodcaller("set", key, _raw(value)))
+
+    async def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Values of several keys; of more than a few, the sizes are asked first, so that each fetch is bounded."""
+        found: list[bytes | None] = []
+        for batch in _batches(keys, [1] * len(keys), PIPELINE_KEYS):
+            for part in _batches(batch, await self._sizes(batch), PIPELINE_BYTES):
+                found += await self._call("get_many", methodcaller("mget", part))
+        return found
+
+    async def put_many(self, items: Mapping[str, bytes | memoryview]) -> None:
+        """Set several keys."""
+        raw = {}
+        for key, value in items.items():
+            check_value(key, value)
+            raw[key] = _raw(value)
+        for part in _batches(list(raw), [len(k) + len(v) for k, v in raw.items()], PIPELINE_BYTES):
+            await self._piped("put_many", [("set", key, raw[key]) for key in part])
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Remove keys of any kind; large ones are freed in the background of the server."""
+        for batch in _batches(keys, [1] * len(keys), PIPELINE_KEYS):
+            await self._call("delete", methodcaller("unlink", *batch))
+
+    async def hash_get(self, key: str, field: str) -> bytes | None:
+        """One field of a hash."""
+        found: bytes | None = await self._call("hash_get", methodcaller("hget", key, field))
+        return found
+
+    async def hash_all(self, key: str) -> dict[str, bytes]:
+        """All fields of a hash."""
+        found: dict[bytes, bytes] = await self._call("hash_all", methodcaller("hgetall", key))
+        return {field.decode(): value for field, value in found.items()}
+
+    async def hash_put(self, key: str, field: str, value: bytes) -> None:
+        """Set one field of a hash."""
+        check_value(key, value)
+        await self._call("hash_put", methodcaller("hset", key, field, value))
+
+    async def hash_delete(self, key: str, fields: Sequence[str]) -> None:
+        """Remove fields of a hash."""
+        if fields:
+            await self._call("hash_delete", methodcaller("hdel", key, *fields))
+
+    async def raise_to(self, key: str, at_least: int, update_id: str) -> int:
+        """Advance a counter; the same `update_id` returns the same number."""
+        arguments = (str(at_least), update_id, str(REMEMBERED_UPDATES))
+        return int(await self._call("raise_to", methodcaller("eval", RAISE_TO, 1, key, *arguments)))
+
+    async def scan(self, prefix: str) -> AsyncIterator[str]:
+        """Names of all keys with this prefix, each once."""
+        pattern = "".join(f"\\{c}" if c in "\\*?[]^" else c for c in prefix) + "*"
+        seen: set[bytes] = set()  # the server may name a key twice
+        cursor = 0
+        while True:
+            step = methodcaller("scan", cursor, match=pattern, count=SCAN_COUNT)
+            cursor, keys = await self._call("scan", step)
+            for key in keys:
+                if key not in seen:
+                    seen.add(key)
+                    yield key.decode()
+            if not cursor:
+                return
+
+    async def check(self) -> list[str]:
+        """What is wrong with the store's set-up. What the server does not tell is logged and held to be right."""
+        facts = await self._facts()
+        problems = []
+        policy, aof = facts.get("maxmemory_policy"), facts.get("aof_enabled")
+        if policy is None or aof is None:
+            log.warning(
+                "store_setup_unknown",
+                url=self.shown,
+                hint="neither INFO nor CONFIG is allowed here",
+            )
+        if policy not in (None, "noeviction"):
+            problems.append(
+                f"maxmemory-policy is {policy}, which throws parameters away when memory is short; "
+                "set it to noeviction (redis-cli config set maxmemory-policy noeviction)"
+            )
+        if aof not in (None, "1", "yes"):
+            problems.append(
+                "appendonly is off, so that a crash loses everything; "
+                "set it to yes (redis-cli config set appendonly yes)"
+            )
+        return problems
+
+    async def close(self) -> None:
+        """Release the connections."""
+        await self._client.aclose()
+        await self._client.connection_pool.disconnect()
+
+    async def _facts(self) -> dict[str, str]:
+        """The two settings that matter, from INFO or, where that is not allowed, from CONFIG."""
+        facts: dict[str, str] = {}
+        for section in ("memory", "persistence"):
+            facts.update(await self._ask(methodcaller("info", section)))
+        for name, fact in (("maxmemory-policy", "maxmemory_policy"), ("appendonly", "aof_enabled")):
+            if fact not in facts:
+                config = await self._ask(methodcaller("config_get", name))
+                if name in config:
+                    facts[fact] = config[name]
+        return facts
+
+    async def _ask(self, act: Callable[[Redis], Awaitable[Any]]) -> dict[str, str]:
+        """The reply as texts; empty when the server does not allow or know the command."""
+        try:
+            reply = await self._call("check", act)
+        except SetupError as error:
+            log.debug("store_command_refused", error=str(error))
+            return {}
+        return {_text(name): _text(value) for name, value in reply.items()}
+
+    async def _sizes(self, keys: Sequence[str]) -> list[int]:
+        if len(keys) * CHUNK_BYTES <= PIPELINE_BYTES:
+            return [CHUNK_BYTES] * len(keys)
+        sizes: list[int] = await self._piped("get_many", [("strlen", key) for key in keys])
+        return sizes
+
+    async def _piped(self, what: str, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Replies of commands that are sent together, without a transaction."""
+
+        async def act(client: Redis) -> list[Any]:
+            async with client.pipeline(transaction=False) as pipe:
+                for name, *arguments in commands:
+                    methodcaller(name, *arguments)(pipe)
+                replies: list[Any] = await pipe.execute()
+                return replies
+
+        return await self._call(what, act)
+
+    async def _call(
+        self, what: str, act: Callable[[Redis], Awaitable[T]], timeout_s: float | None = None
+    ) -> T:
+        """Do one thing, again after a lost connection, within the time-out."""
+        timeout_s = CALL_S if timeout_s is None else timeout_s
+        last: object = "no answer"
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    try:
+                        return await act(self._client)
+                    except (AuthenticationError, AuthorizationError) as error:
+                        raise SetupError(f"store at {self.shown}: {error}") from None
+                    except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+                        last = error
+                    except ResponseError as error:
+                        text = f"{type(error).__name__}: {error}"
+                        if isinstance(error, _TEMPORARY_ERRORS) or _TEMPORARY_TEXT.search(
+                            str(error)
+                        ):
+                            raise RetryLater(f"store at {self.shown}, {what}: {text}") from None
+                        raise SetupError(f"store at {self.shown}, {what}: {text}") from None
+                    except RedisError as error:
+                        raise SetupError(f"store at {self.shown}, {what}: {error}") from None
+                    await asyncio.sleep(AGAIN_S)
+        except TimeoutError:
+            raise RetryLater(
+                f"store at {self.shown}, {what}: no answer within {timeout_s:g} s; last: {last}"
+            ) from None
+
+
+def _raw(value: bytes | memoryview) -> bytes | memoryview:
+    """Bytes as the client counts them: it takes the length of a memoryview for its size."""
+    if isinstance(value, memoryview):
+        return value.cast("B") if value.c_contiguous else value.tobytes()
+    return value
+
+
+def _batches(keys: Sequence[str], sizes: Sequence[int], bound: int) -> Iterator[list[str]]:
+    """Cut into runs whose sizes sum to `bound` at most (or that hold a single key)."""
+    batch: list[str] = []
+    total = 0
+    for key, size in zip(keys, sizes, strict=True):
+        if batch and total + size > bound:
+            yield batch
+            batch, total = [], 0
+        batch.append(key)
+        total += size
+    if batch:
+        yield batch
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

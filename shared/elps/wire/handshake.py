@@ -1,0 +1,142 @@
+"""How a connection begins: both sides prove that they know the job's secret, which never travels.
+
+1. The server greets: magic, protocol version, 16 random bytes.
+2. The client answers with its version and a hello (job, purpose, who it is), its own 16 random bytes and the
+   HMAC-SHA256 of the hello and the server's bytes under the job's secret.
+3. The server looks the job up, checks, and answers with the HMAC of the client's bytes, or with a refusal in words.
+
+All of it is bounded in size and time; nothing of a connection is believed before step 3.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import socket
+import struct
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from elps.contracts.errors import ElpsError, ProtocolError, RetryLater
+from elps.contracts.ids import JobId
+from elps.wire.connection import SOCKET_BUFFER_BYTES, Connection
+from elps.wire.frames import PROTOCOL_VERSION
+
+HANDSHAKE_S = 5.0
+MAX_HELLO_BYTES = 4096
+_GREETING = struct.Struct("<4sH16s")
+_LENGTH = struct.Struct("<H")
+_MAGIC = b"elps"
+
+Purpose = Literal["lease", "push", "pull", "link"]
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a client says it is."""
+
+    job: JobId
+    purpose: Purpose
+    sender: str
+    """Worker or shard id."""
+    term: int
+    """Number of the term under which the sender was started."""
+
+
+class Refused(ElpsError):
+    """The other side does not take this connection; its reason is the text."""
+
+
+def dial(
+    host: str, port: int, hello: Hello, secret: str, *, peer: str, timeout_s: float = HANDSHAKE_S
+) -> Connection:
+    """Connect and shake hands. `RetryLater` when nobody answers, `Refused` when the answer is no."""
+    try:
+        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    except OSError as error:
+        raise RetryLater(f"{peer}: no socket: {error}") from None
+    try:
+        sock.settimeout(timeout_s)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
+        sock.connect((host, port))
+        magic, version, challenge = _GREETING.unpack(_read(sock, _GREETING.size))
+        if magic != _MAGIC:
+            raise ProtocolError(f"{peer} at {host}:{port} does not speak the protocol of elps")
+        if version != PROTOCOL_VERSION:
+            raise Refused(
+                f"{peer} speaks version {version} of the protocol, this side {PROTOCOL_VERSION}: update the older one"
+            )
+        body, own = msgspec.json.encode(hello), os.urandom(16)
+        sock.sendall(
+            _GREETING.pack(_MAGIC, PROTOCOL_VERSION, own)
+            + _LENGTH.pack(len(body))
+            + body
+            + _proof(secret, body + challenge)
+        )
+        answer = _read(sock, _LENGTH.unpack(_read(sock, _LENGTH.size))[0])
+        if not hmac.compare_digest(answer, _proof(secret, own + challenge)):
+            raise Refused(f"{peer} at {host}:{port}: {answer.decode(errors='replace')[:500]}")
+    except OSError as error:
+        sock.close()
+        raise RetryLater(
+            f"{peer} at {host}:{port} did not answer within {timeout_s:g} s: {error}"
+        ) from None
+    except BaseException:
+        sock.close()
+        raise
+    return Connection(sock, peer)
+
+
+def welcome(sock: socket.socket, secret_of: Callable[[Hello], str]) -> tuple[Connection, Hello]:
+    """Shake hands with a client. `secret_of` returns the job's secret or raises `Refused` with the reason.
+
+    Raises `ProtocolError` or `Refused`; the socket is then closed.
+    """
+    try:
+        sock.settimeout(HANDSHAKE_S)
+        challenge = os.urandom(16)
+        sock.sendall(_GREETING.pack(_MAGIC, PROTOCOL_VERSION, challenge))
+        magic, version, theirs = _GREETING.unpack(_read(sock, _GREETING.size))
+        if magic != _MAGIC or version != PROTOCOL_VERSION:
+            raise ProtocolError(
+                f"a client greeted with {magic!r}, version {version}; expected version {PROTOCOL_VERSION}"
+            )
+        size = _LENGTH.unpack(_read(sock, _LENGTH.size))[0]
+        if size > MAX_HELLO_BYTES:
+            raise ProtocolError(f"a hello of {size} bytes, at most {MAX_HELLO_BYTES}")
+        body, proof = _read(sock, size), _read(sock, 32)
+        try:
+            hello = msgspec.json.decode(body, type=Hello)
+            secret = secret_of(hello)
+            if not hmac.compare_digest(proof, _proof(secret, body + challenge)):
+                raise Refused(f"{hello.sender} does not know the secret of job {hello.job}")
+        except (msgspec.DecodeError, Refused) as error:
+            text = f"refused: {error}".encode()[:500]
+            sock.sendall(_LENGTH.pack(len(text)) + text)
+            raise Refused(str(error)) from None
+        answer = _proof(secret, theirs + challenge)
+        sock.sendall(_LENGTH.pack(len(answer)) + answer)
+    except OSError as error:
+        sock.close()
+        raise ProtocolError(f"a client did not finish its handshake: {error}") from None
+    except BaseException:
+        sock.close()
+        raise
+    return Connection(sock, f"{hello.sender} ({hello.purpose})"), hello
+
+
+def _proof(secret: str, data: bytes) -> bytes:
+    return hmac.digest(secret.encode(), data, hashlib.sha256)
+
+
+def _read(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = sock.recv(size - len(data))
+        if not piece:
+            raise ConnectionResetError("closed in the middle of the handshake")
+        data += piece
+    return data

@@ -1,0 +1,84 @@
+"""A stack of this machine under kill -9: no acknowledged message or value is lost, `up` mends what died."""
+
+from __future__ import annotations
+
+import time
+
+import aio_pika
+import pytest
+import redis
+
+from elps.local import processes
+from elps.local.broker import PrivateBroker
+from elps.local.store import PrivateStore
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
+
+MESSAGES = 50
+
+
+async def test_confirmed_messages_in_a_quorum_queue_survive_kill_minus_9_of_the_broker(
+    private_broker: PrivateBroker,
+) -> None:
+    connection = await aio_pika.connect(private_broker.url)
+    async with connection:
+        channel = await connection.channel()
+        quorum = {"x-queue-type": "quorum"}
+        await channel.declare_queue("kept", durable=True, arguments=quorum)
+        for n in range(MESSAGES):
+            message = aio_pika.Message(b"%d" % n, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
+            await channel.default_exchange.publish(message, "kept")
+        private_broker.kill()
+    private_broker.restart()
+
+    connection = await aio_pika.connect(private_broker.url)
+    async with connection:
+        channel = await connection.channel()
+        queue = await channel.get_queue("kept")
+        found = []
+        async with queue.iterator(no_ack=True, timeout=20) as messages:
+            async for message in messages:
+                found.append(int(message.body))
+                if len(found) == MESSAGES:
+                    break
+    assert found == list(range(MESSAGES))
+
+
+def test_values_older_than_a_second_survive_kill_minus_9_of_the_store(
+    private_store: PrivateStore,
+) -> None:
+    client = redis.Redis.from_url(private_store.url)
+    for n in range(MESSAGES):
+        client.set(f"key:{n}", n)
+    # Redis writes its file out each second: its own clock says when that has been done.
+    began = time.monotonic()
+    assert processes.wait_until(
+        lambda: (
+            time.monotonic() - began > 1.5
+            and client.info("persistence")["aof_pending_bio_fsync"] == 0
+        ),
+        10,
+    )
+    private_store.kill()
+    private_store.restart()
+    client = redis.Redis.from_url(private_store.url)
+    assert [client.get(f"key:{n}") for n in range(MESSAGES)] == [b"%d" % n for n in range(MESSAGES)]
+
+
+def test_a_killed_broker_leaves_its_port_mapper_and_stop_ends_that_too(
+    private_broker: PrivateBroker,
+) -> None:
+    private_broker.kill()
+    left = processes.belonging_to(private_broker.stack_id, "broker")
+    assert [handle.name for handle in left if handle.name.startswith("epmd")]
+    private_broker.stop()
+    mine = {handle.pid for handle in left}
+    assert processes.wait_until(
+        lambda: (
+            not any(
+                handle.pid in mine
+                for handle in processes.belonging_to(private_broker.stack_id, "broker")
+            )
+        ),
+        5,
+    )

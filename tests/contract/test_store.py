@@ -1,0 +1,207 @@
+"""What every store does. The same tests run on the store of one process, on a fake of Redis and on Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+
+import fakeredis
+import numpy as np
+import pytest
+
+from elps.contracts.errors import RetryLater
+from elps.storage.memory import MemoryStore
+from elps.storage.port import CHUNK_BYTES, Store
+from elps.storage.redis import RedisStore
+
+
+@pytest.fixture(
+    params=["memory", "fakeredis", pytest.param("redis", marks=pytest.mark.integration)]
+)
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
+    """An empty store."""
+    made: Store
+    if request.param == "memory":
+        made = MemoryStore()
+    elif request.param == "fakeredis":
+        made = RedisStore(
+            fakeredis.FakeAsyncRedis(server=fakeredis.FakeServer(), protocol=2), "fakeredis"
+        )
+    else:
+        made = await RedisStore.connect(request.getfixturevalue("fresh_redis_url"), timeout_s=10.0)
+        await made.delete([key async for key in made.scan("")])
+    yield made
+    await made.close()
+
+
+async def names(store: Store, prefix: str) -> list[str]:
+    return sorted([key async for key in store.scan(prefix)])
+
+
+class TestValues:
+    async def test_an_absent_key_is_none(self, store: Store) -> None:
+        assert await store.get("nothing") is None
+
+    @pytest.mark.parametrize("value", [b"", b"x", bytes(range(256)), b"\xff" * CHUNK_BYTES])
+    async def test_bytes_come_back_as_they_were(self, store: Store, value: bytes) -> None:
+        await store.put("key", value)
+        assert await store.get("key") == value
+
+    async def test_a_later_value_replaces_an_earlier_one(self, store: Store) -> None:
+        await store.put("key", b"long value")
+        await store.put("key", b"new")
+        assert await store.get("key") == b"new"
+
+    @pytest.mark.parametrize("dtype", ["f4", "f8", "i8"])
+    async def test_the_memory_of_an_array_is_stored_whole(self, store: Store, dtype: str) -> None:
+        array = np.arange(1000).astype(dtype)
+        await store.put("array", memoryview(array))
+        await store.put_many({"again": memoryview(array), "strided": memoryview(array[::2])})
+        for key, expected in (("array", array), ("again", array), ("strided", array[::2])):
+            raw = await store.get(key)
+            assert raw is not None
+            np.testing.assert_array_equal(np.frombuffer(raw, dtype), expected)
+
+    async def test_what_is_stored_does_not_follow_the_buffer_it_came_from(
+        self, store: Store
+    ) -> None:
+        array = np.zeros(10, np.float32)
+        await store.put("array", memoryview(array))
+        array += 1
+        assert await store.get("array") == bytes(40)
+
+    async def test_a_value_above_the_chunk_size_is_refused(self, store: Store) -> None:
+        too_large = bytes(CHUNK_BYTES + 1)
+        for put in (
+            lambda: store.put("k", too_large),
+            lambda: store.put_many({"a": b"x", "k": too_large}),
+            lambda: store.hash_put("k", "f", too_large),
+            lambda: store.put("k", memoryview(np.zeros(CHUNK_BYTES // 8 + 1))),
+        ):
+            with pytest.raises(ValueError, match="at most"):
+                await put()
+        assert await store.get_many(["a", "k"]) == [None, None]
+
+    async def test_many_keys_keep_their_order_and_their_gaps(self, store: Store) -> None:
+        items = {f"k{n}": b"%d" % n for n in range(2500)}
+        await store.put_many(items)
+        keys = ["absent", *reversed(items), "absent", "k7"]
+        assert await store.get_many(keys) == [None, *reversed(items.values()), None, b"7"]
+
+    async def test_many_large_values_pass_in_pieces(self, store: Store) -> None:
+        items = {f"k{n}": bytes([n]) * (CHUNK_BYTES - n) for n in range(20)}
+        await store.put_many(items)
+        assert await store.get_many(list(items)) == list(items.values())
+
+    async def test_nothing_at_all_is_no_error(self, store: Store) -> None:
+        await store.put_many({})
+        await store.delete([])
+        await store.hash_delete("hash", [])
+        assert await store.get_many([]) == []
+
+
+class TestHashes:
+    async def test_fields_are_set_read_and_removed(self, store: Store) -> None:
+        await store.hash_put("jobs", "a", b"1")
+        await store.hash_put("jobs", "b", b"\xff\x00")
+        await store.hash_put("jobs", "a", b"2")
+        assert await store.hash_get("jobs", "a") == b"2"
+        assert await store.hash_get("jobs", "c") is None
+        assert await store.hash_get("other", "a") is None
+        assert await store.hash_all("jobs") == {"a": b"2", "b": b"\xff\x00"}
+        await store.hash_delete("jobs", ["a", "never"])
+        assert await store.hash_all("jobs") == {"b": b"\xff\x00"}
+        await store.hash_delete("jobs", ["b"])
+        assert await store.hash_all("jobs") == {}
+        assert await names(store, "") == []
+
+
+class TestKeys:
+    async def test_a_scan_names_all_kinds_of_keys_with_the_prefix_once(self, store: Store) -> None:
+        await store.put_many({f"elps:job:a:{n}": b"" for n in range(1200)})
+        await store.hash_put("elps:job:a:hash", "f", b"")
+        await store.raise_to("elps:job:a:term", 0, "u")
+        await store.put("elps:job:ab:1", b"")
+        found = await names(store, "elps:job:a:")
+        assert found == sorted(
+            [f"elps:job:a:{n}" for n in range(1200)] + ["elps:job:a:hash", "elps:job:a:term"]
+        )
+
+    @pytest.mark.parametrize("prefix", ["a*", "a?", "a[b]", "a\\", "a^", "a[", "a-"])
+    async def test_a_prefix_is_taken_literally(self, store: Store, prefix: str) -> None:
+        await store.put_many({prefix + "1": b"", "ab1": b"", "abc1": b""})
+        assert await names(store, prefix) == [prefix + "1"]
+
+    async def test_delete_removes_keys_of_every_kind(self, store: Store) -> None:
+        await store.put("value", b"x")
+        await store.hash_put("hash", "f", b"x")
+        assert await store.raise_to("counter", 5, "u") == 5
+        await store.delete(["value", "hash", "counter", "absent"])
+        assert await names(store, "") == []
+        assert await store.raise_to("counter", 0, "u") == 1
+
+    async def test_names_may_hold_any_text(self, store: Store) -> None:
+        await store.put("schlüssel ☃", b"x")
+        await store.hash_put("hash ☃", "feld ☃", b"y")
+        assert await names(store, "") == ["hash ☃", "schlüssel ☃"]
+        assert await store.hash_all("hash ☃") == {"feld ☃": b"y"}
+
+
+class TestCounters:
+    async def test_a_counter_starts_at_one_and_rises_by_one(self, store: Store) -> None:
+        assert [await store.raise_to("c", 0, f"u{n}") for n in range(3)] == [1, 2, 3]
+
+    async def test_a_counter_jumps_to_what_is_asked_at_the_least(self, store: Store) -> None:
+        assert await store.raise_to("c", 10, "a") == 10
+        assert await store.raise_to("c", 10, "b") == 11
+        assert await store.raise_to("c", 3, "c") == 12
+
+    async def test_the_same_update_gets_the_same_number(self, store: Store) -> None:
+        assert await store.raise_to("c", 0, "a") == 1
+        assert await store.raise_to("c", 0, "b") == 2
+        assert await store.raise_to("c", 0, "a") == 1
+        assert await store.raise_to("c", 99, "b") == 2
+        assert await store.raise_to("c", 0, "c") == 3
+
+    async def test_many_updates_leave_a_bounded_record(self, store: Store) -> None:
+        numbers = [await store.raise_to("c", 0, f"u{n}") for n in range(200)]
+        assert numbers == list(range(1, 201))
+        assert await store.raise_to("c", 0, "u199") == 200
+        assert await store.raise_to("c", 0, "u150") == 151
+
+    async def test_concurrent_callers_get_different_numbers(self, store: Store) -> None:
+        numbers = await asyncio.gather(*(store.raise_to("c", 0, f"u{n}") for n in range(50)))
+        assert sorted(numbers) == list(range(1, 51))
+
+    async def test_large_numbers_are_exact(self, store: Store) -> None:
+        assert await store.raise_to("c", 2**53 - 2, "a") == 2**53 - 2
+        assert await store.raise_to("c", 0, "b") == 2**53 - 1
+
+    async def test_counters_do_not_touch_each_other(self, store: Store) -> None:
+        for key, update in itertools.product(("c1", "c2"), ("a", "b")):
+            await store.raise_to(key, 0, update)
+        assert [await store.raise_to(key, 0, "z") for key in ("c1", "c2")] == [3, 3]
+
+
+class TestState:
+    async def test_a_fit_store_has_nothing_to_complain_about(self, store: Store) -> None:
+        assert await store.check() == []
+
+    async def test_many_callers_at_once_all_get_their_own_value(self, store: Store) -> None:
+        await store.put_many({f"k{n}": b"%d" % n for n in range(200)})
+        assert await asyncio.gather(*(store.get(f"k{n}") for n in range(200))) == [
+            b"%d" % n for n in range(200)
+        ]
+
+
+async def test_a_memory_store_refuses_after_close_and_during_an_outage() -> None:
+    store = MemoryStore()
+    store.stop()
+    with pytest.raises(RetryLater, match="does not answer"):
+        await store.get("k")
+    store.start()
+    assert await store.get("k") is None
+    await store.close()
+    with pytest.raises(RetryLater, match="closed"):
+        await store.get("k")
