@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import aio_pika
@@ -15,6 +16,9 @@ from elps.local.store import PrivateStore
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 
 MESSAGES = 50
+REGISTERED_S = 1.5
+"""RabbitMQ writes the register of its quorum queues half a second after a declaration and tells nobody when it has
+done so: a queue that is younger when the broker is killed never finds its leader again (seen with 3.10)."""
 
 
 async def test_confirmed_messages_in_a_quorum_queue_survive_kill_minus_9_of_the_broker(
@@ -28,19 +32,18 @@ async def test_confirmed_messages_in_a_quorum_queue_survive_kill_minus_9_of_the_
         for n in range(MESSAGES):
             message = aio_pika.Message(b"%d" % n, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
             await channel.default_exchange.publish(message, "kept")
+        await asyncio.sleep(REGISTERED_S)
         private_broker.kill()
     private_broker.restart()
 
     connection = await aio_pika.connect(private_broker.url)
-    async with connection:
+    async with connection, asyncio.timeout(30):
         channel = await connection.channel()
         queue = await channel.get_queue("kept")
         found = []
-        async with queue.iterator(no_ack=True, timeout=20) as messages:
-            async for message in messages:
+        while len(found) < MESSAGES:
+            if message := await queue.get(no_ack=True, fail=False, timeout=10):
                 found.append(int(message.body))
-                if len(found) == MESSAGES:
-                    break
     assert found == list(range(MESSAGES))
 
 

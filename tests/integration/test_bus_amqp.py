@@ -14,14 +14,14 @@ from aio_pika.connection import connect
 from elps.contracts.codec import MAX_MESSAGE_BYTES
 from elps.contracts.errors import RetryLater, SetupError
 from elps.local.broker import PrivateBroker
-from elps.messaging import amqp
+from elps.messaging import consuming
 from elps.messaging.amqp import MAX_BURIED_BYTES, AmqpBus
 from elps.messaging.port import DEAD_QUEUE, REASON_HEADER, Delivery, Queue
 from elps.runtime.processes import rss_bytes
 
 pytestmark = pytest.mark.integration
 
-BOUND_S = 20.0
+BOUND_S = 30.0
 
 ProxyTo = Callable[[str], Awaitable[Any]]
 
@@ -170,6 +170,7 @@ class TestLostConnections:
         await bus.close()
 
 
+@pytest.mark.timeout(240)  # a broker takes some ten seconds to start, here five times
 class TestRestarts:
     async def test_confirmed_messages_and_consumers_survive_restart_and_kill(
         self, private_broker: PrivateBroker
@@ -257,7 +258,7 @@ class TestBounds:
     async def test_a_full_durable_queue_refuses_and_drops_nothing(
         self, fresh_amqp_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(amqp, "DURABLE_MAX_LENGTH", 10)
+        monkeypatch.setattr(consuming, "DURABLE_MAX_LENGTH", 10)
         bus = await AmqpBus.connect(fresh_amqp_url, name="test", timeout_s=BOUND_S)
         kept = Queue("short", (("elps.jobs", "#"),), durable=True)
         await (await bus.subscribe(kept, Inbox())).cancel()

@@ -90,6 +90,14 @@ def test_a_rollback_turns_the_iteration_back() -> None:
     assert progress.iteration == 5
 
 
+def test_an_event_that_a_summary_forestalled_does_not_bring_back_its_reason() -> None:
+    progress = JobProgress("j")
+    summary = JobSummary(id="j", state=JobState.QUEUED, reason="needs 2 workers", changed_at=10.0)
+    assert progress.take_summary(summary)
+    assert progress.take_event(change(JobState.QUEUED, 10.0, "submitted")) == []
+    assert progress.reason == "needs 2 workers"
+
+
 def test_speed_and_time_left_follow_the_newest_seconds() -> None:
     progress = JobProgress("j", iterations=200)
     for t in range(60):

@@ -283,7 +283,12 @@ def test_a_job_that_the_store_lacks_goes_and_is_not_asked_for_again_at_once(stat
     assert len(state.jobs) == 0
     state.take_telemetry(rows("j", row(2)), 0.2)
     assert len(state.jobs) == 0
-    state.take_telemetry(rows("j", row(3)), 0.2 + jobs_module.ABSENT_S)
+    state.take_beat(shard_beat(1), 0.3)
+    assert len(state.jobs) == 1, "a leader speaks for it"
+    state.take_record(JobId("j"), None, 1.0)
+    state.take_record(JobId("j"), None, 1.0 + jobs_module.QUIET_S)
+    assert len(state.jobs) == 0
+    state.take_telemetry(rows("j", row(3)), 1.0 + jobs_module.QUIET_S + jobs_module.ABSENT_S)
     assert state.jobs.take_missing() == ["j"]
     with pytest.raises(queries.UnknownJob):
         queries.job(State(lost_s=1, run="r"), "j")
@@ -337,7 +342,7 @@ def test_the_index_brings_all_live_jobs_and_the_newest_ended_ones(
     ]
     state.take_records(index, 0.0)
     assert [job.id for job in state.jobs.newest(10)] == ["live", "e3", "e4"]
-    state.take_records([record("live", seq=0)], 1.0)
+    state.take_records([record("live", seq=0)], jobs_module.QUIET_S + 1)
     assert [job.id for job in state.jobs.newest(10)] == ["live"]
     state.check_invariants()
 

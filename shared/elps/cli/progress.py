@@ -17,6 +17,8 @@ from elps.contracts.state import JobState
 WINDOW_S = 5.0
 """Speed is the mean over this much of training: long enough to be steady, short enough to show a resize."""
 WINDOW_ROWS = 2000
+ROWS_FOR_PACE = 3
+"""The first iterations are slow; the time left is not told from them alone."""
 REMEMBERED = 10_000
 """Events kept to know a repeat by, which comes soon after the first."""
 
@@ -77,7 +79,7 @@ class JobProgress:
     def left_s(self) -> float | None:
         """Time left at the present speed, the job's own time limit included; None while unknown."""
         bounds = []
-        if self.iterations and self._spent_s > 0:
+        if self.iterations and self._spent_s > 0 and len(self._rows) >= ROWS_FOR_PACE:
             each_s = self._spent_s / len(self._rows)
             bounds.append(max(0, self.iterations - self.iteration) * each_s)
         if self.time_limit_s is not None:
@@ -105,6 +107,8 @@ class JobProgress:
             self._seen.clear()
         self._seen.add(key)
         if event.state is not None:
+            if event.state is self.state and event.at <= self._changed_at:
+                return []  # a summary told of this change already, and perhaps of a newer reason
             if event.record is not None:
                 return self.take_summary(job_of_record(event.record))
             return self._change(event.state, event.reason, event.at)

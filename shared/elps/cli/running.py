@@ -38,6 +38,8 @@ ANSWER_S = 30.0
 """The machine may be busy starting everything at once."""
 KILLED_S = 5.0
 """After ctrl-C: how long to wait for the job's orderly end."""
+TWICE_S = 0.5
+"""Some programs signal a process and its whole group, which makes one wish look like two."""
 INTERRUPTED = 130
 SHOW_CURSOR = "\x1b[?25h"
 """The live bar hides it."""
@@ -65,7 +67,7 @@ def run_job(
     check_sizes(document, workers, shards)
     if export is not None:
         check_target(export, force=force)
-    configure("elps", "INFO" if verbose else "ERROR", stream=_Stderr())  # type: ignore[arg-type]  # what a handler needs
+    configure("elps", "INFO" if verbose else "CRITICAL", stream=_Stderr())  # type: ignore[arg-type]  # what a handler needs
     env = local_env(os.environ, file)
     port = _free_port(env.get("ELPS_HOST", "127.0.0.1")) if monitor else None
     if port is not None:
@@ -179,19 +181,23 @@ async def _unless(stop: asyncio.Event, work: Awaitable[T]) -> T | None:
 
 
 def _interrupts() -> asyncio.Event:
-    """Set by the first SIGINT or SIGTERM; the second ends the process."""
-    stop = asyncio.Event()
+    """Set by the first SIGINT or SIGTERM; the second, given on purpose, ends the process."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    first_at = 0.0
 
     def asked(number: signal.Signals) -> None:
-        if stop.is_set():
+        nonlocal first_at
+        if stop.is_set() and loop.time() - first_at >= TWICE_S:
             if sys.stdout.isatty():
                 sys.stdout.write(SHOW_CURSOR)
                 sys.stdout.flush()
             os._exit(128 + number)
-        stop.set()
+        if not stop.is_set():
+            first_at = loop.time()
+            stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, asked, number)
+        loop.add_signal_handler(number, asked, number)
     return stop
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import signal
@@ -22,6 +23,7 @@ START_S = 60.0
 """It takes 7 to 10 s on two idle cores, most of it reading its own code."""
 STOP_S = 20.0
 CTL_S = 30.0
+EPMD_S = 3.0
 
 QUIET = "+sbwt none +sbwtdcpu none +sbwtdio none"
 """Without these its idle schedulers spin and eat a core."""
@@ -207,16 +209,19 @@ class PrivateBroker:
 
     def end_port_mapper(self) -> None:
         """End the port mapper, which outlives its node; it refuses while a node is registered with it."""
-        if not accepts(self.ports.epmd):
-            return
         command = [str(self.binaries.epmd), "-port", str(self.ports.epmd), "-kill"]
-        try:
-            subprocess.run(
-                command, env=dict(self._environment()), capture_output=True, timeout=CTL_S
-            )
-        except subprocess.TimeoutExpired:
-            pass
-        processes.wait_until(lambda: not accepts(self.ports.epmd), 2.0)
+
+        def ended() -> bool:
+            if not accepts(self.ports.epmd):
+                return True
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(
+                    command, env=dict(self._environment()), capture_output=True, timeout=CTL_S
+                )
+            return not accepts(self.ports.epmd)
+
+        # More than once: it may notice only a moment later that its node is gone.
+        processes.wait_until(ended, EPMD_S)
 
 
 def start_broker(

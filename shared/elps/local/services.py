@@ -78,7 +78,8 @@ def environment(
     }
     told.setdefault("ELPS_HOST", "127.0.0.1")
     if (examples := checkout / "examples").is_dir():
-        told.setdefault("ELPS_TASK_PATH", str(examples))
+        allowed = [examples, *sorted(p for p in examples.iterdir() if p.is_dir())]
+        told.setdefault("ELPS_TASK_PATH", os.pathsep.join(map(str, allowed)))
     if kind_of(name) == SHARD:
         told["ELPS_SHARD_ID"] = name
     if kind_of(name) == AGENT:

@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import structlog
 from aio_pika.abc import AbstractChannel
-from aio_pika.connection import Connection
+from aio_pika.connection import Connection, make_url
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS
-from yarl import URL
 
 from elps.contracts.errors import SetupError
 from elps.contracts.urls import masked
 from elps.messaging.port import EXCHANGES
+
+if TYPE_CHECKING:
+    from yarl import URL
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +31,9 @@ HEARTBEAT_S = 10
 RECONNECT_S = 0.5
 LONGEST_RECONNECT_S = 2.0
 CONNECT_S = 5.0
-"""For one attempt to connect, and again for its declarations."""
+"""For one attempt to connect."""
+PREPARE_S = 15.0
+"""For the declarations: after a restart of the broker its quorum queues elect their leaders first."""
 HANG_UP_S = 2.0
 """For an orderly goodbye to a broker that may be gone."""
 ANNOUNCE_S = 10.0
@@ -101,7 +105,7 @@ class Link:
         try:
             async with asyncio.timeout(CONNECT_S):
                 await connection.connect(timeout=CONNECT_S)
-            async with asyncio.timeout(CONNECT_S):
+            async with asyncio.timeout(PREPARE_S):
                 await declare_exchanges(connection)
                 await self._prepare(connection)
             self.times_up += 1
@@ -130,10 +134,9 @@ async def _hang_up(connection: Connection) -> None:
 
 def _checked(url: str) -> URL:
     try:
-        parsed = URL(url)
+        parsed = make_url(url)
     except ValueError as error:
         raise SetupError(f"broker URL {masked(url)}: {error}") from None
     if parsed.scheme not in ("amqp", "amqps") or not parsed.host:
         raise SetupError(f"broker URL {masked(url)}: expected amqp://user:password@host:port/")
-    query: dict[str, Any] = {"heartbeat": HEARTBEAT_S, **parsed.query}
-    return parsed.with_query(query)
+    return parsed if "heartbeat" in parsed.query else make_url(url, heartbeat=HEARTBEAT_S)

@@ -11,9 +11,9 @@ and a broker sends back at once, so that all tries would be over before, say, th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -37,6 +37,8 @@ class Settle(Protocol):
         """Settle it."""
 
 
+_Content = tuple[str, str, str, bytes]
+
 Bury = Callable[[Delivery, str], Awaitable[None]]
 """Puts a message with a reason where dead letters go; raises `RetryLater`."""
 
@@ -55,8 +57,8 @@ class Receiver:
         self._bury = bury
         self._stats = stats
         self._waiting: dict[
-            str, list[Settle]
-        ] = {}  #: message id to the deliveries of it that are not settled
+            _Content, list[Settle]
+        ] = {}  #: the unsettled deliveries of what is at work
         self._tasks: set[asyncio.Task[None]] = set()
         self._draining = asyncio.Event()  #: set once nothing new is to be begun
 
@@ -67,35 +69,35 @@ class Receiver:
 
     def receive(self, delivery: Delivery, settle: Settle) -> None:
         """Begin to handle a message, or join a repeat to the work that is under way."""
-        if (joined := self._waiting.get(delivery.message_id)) is not None:
+        if self._draining.is_set():  # it was on its way when the consumer ended
+            self._start(settle(requeue=True), delivery)
+        elif (joined := self._waiting.get(_content(delivery))) is not None:
             joined.append(settle)
-            return
-        self._waiting[delivery.message_id] = [settle]
-        task = asyncio.create_task(
-            self._work(delivery), name=f"handle {self.queue.name} {delivery.message_id}"
-        )
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        else:
+            self._waiting[_content(delivery)] = [settle]
+            self._start(self._work(delivery), delivery)
 
     async def drain(self, timeout_s: float) -> None:
         """Finish what is being handled; past the time-out it is cancelled and goes back to its queue."""
         self._draining.set()
-        tasks = set(self._tasks) - {
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while tasks := self._tasks - {
             asyncio.current_task()
-        }  # a handler may close its own subscription
-        if not tasks:
-            return
-        _, late = await asyncio.wait(tasks, timeout=timeout_s)
-        for task in late:
-            log.warning(
-                "handler_cancelled",
-                queue=self.queue.name,
-                task=task.get_name(),
-                timeout_s=timeout_s,
-            )
-            task.cancel()
-        if late:
-            await asyncio.wait(late, timeout=timeout_s)
+        }:  # a handler may end its own subscription
+            left_s = deadline - asyncio.get_running_loop().time()
+            _, late = await asyncio.wait(tasks, timeout=max(left_s, 0))
+            for task in late:
+                log.warning("handler_cancelled", queue=self.queue.name, task=task.get_name())
+                task.cancel()
+            if late:
+                await asyncio.wait(late, timeout=timeout_s)
+                return
+
+    def _start(self, work: Coroutine[Any, Any, None], delivery: Delivery) -> None:
+        name = f"handle {self.queue.name} {delivery.message_id}"
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _work(self, delivery: Delivery) -> None:
         requeue = True
@@ -109,7 +111,7 @@ class Receiver:
             except _GivenBack:
                 pass
             finally:
-                for settle in self._waiting.pop(delivery.message_id):
+                for settle in self._waiting.pop(_content(delivery)):
                     await settle(requeue=requeue)
 
     async def _tries(self, delivery: Delivery) -> str | None:
@@ -161,6 +163,11 @@ class Receiver:
         except TimeoutError:
             return
         raise _GivenBack
+
+
+def _content(delivery: Delivery) -> _Content:
+    """What repeats have in common. The id alone is not enough: some foreign clients give all messages the same."""
+    return delivery.message_id, delivery.exchange, delivery.routing_key, delivery.body
 
 
 class _GivenBack(Exception):

@@ -1,8 +1,8 @@
 """A blocking connection that sends and receives whole frames.
 
 One thread reads a connection; any thread may send, under the connection's lock, so frames never mix. A read waits
-for the *beginning* of a frame as long as `idle_s` says; from then on every piece must come within `PROGRESS_S`. A peer whose
-machine is gone without a word is found by TCP keep-alive and by the bound on unacknowledged data.
+for the *beginning* of a frame as long as `idle_s` says; from then on every piece must come within `PROGRESS_S`. A peer
+whose machine is gone without a word is found by TCP keep-alive and by the bound on unacknowledged data.
 """
 
 from __future__ import annotations

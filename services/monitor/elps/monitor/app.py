@@ -172,7 +172,9 @@ class Monitor:
         reconnects, self._reconnects = self._reconnects, self._bus.stats.reconnects
         if reconnects != self._reconnects or (had_problem and self.desk.store_problem is None):
             self._doubtful = 2
-        if self._doubtful:  # events may have been lost, also after this until the queues are there again
+        if (
+            self._doubtful
+        ):  # events may have been lost, also after this until the queues are there again
             self._doubtful -= 1
             self._reread.set()
 

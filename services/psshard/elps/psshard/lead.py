@@ -58,7 +58,7 @@ class Lead:
         self.origin = Origin(host)
         self.trainers = Trainers(host.workers)
         self.clock: Clock | None = None  #: None until the job is opened
-        self.epoch = Epoch(host.term, -1)  #: n counts openings; -1: not opened yet
+        self.epoch = Epoch(host.term, 0)  #: n counts openings; 0: not opened yet
         self._me, self._bridge = me, bridge
         self._commands: deque[tuple[Epoch, Command]] = deque()
         self._draining = False  #: a thread is executing commands
@@ -309,7 +309,9 @@ class Lead:
     ) -> None:
         """Give the clock an event, if it is of the epoch in force, and execute what it commands."""
         with self.lock:
-            if self.clock is None or (epoch is not None and epoch != self.epoch):
+            if self.clock is None or self._ended is not None:
+                return
+            if epoch is not None and epoch != self.epoch:
                 return
             self._commands.extend((self.epoch, c) for c in ask(self.clock, time.monotonic()))
         self._drain()

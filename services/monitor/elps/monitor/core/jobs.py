@@ -27,8 +27,9 @@ MAX_CELLS = 500_000
 ABSENT_S = 5.0
 """So long the store is not asked again about a job that it does not know."""
 MAX_ABSENT = 1024
-LED_S = 10.0
-"""A leader's word counts for a job without a record so long after its newest beat."""
+QUIET_S = 10.0
+"""A job that the store lacks is kept as long as something of it came within this time: records can be lost and are
+written again, and what a leader speaks for is there."""
 
 _PHASE_STATE = {
     "loading": JobState.STARTING,
@@ -93,7 +94,7 @@ class Jobs:
     def take_records(self, records: Iterable[JobRecord], asked_s: float) -> None:
         """Take the whole index of the store, as it was at or after `asked_s`.
 
-        Jobs that it lacks go, unless something of them came since it was asked for.
+        Jobs that it lacks go, unless something of them came of late.
         """
         listed = {record.id: record for record in records}
         ended = sorted((r for r in listed.values() if r.state.ended), key=_end_order, reverse=True)
@@ -102,7 +103,7 @@ class Jobs:
             if not record.state.ended or record.id in kept or record.id in self._jobs:
                 self._take_record(record, asked_s, stored=True)
         for job in [j for j in self._jobs.values() if j.record is not None and j.id not in listed]:
-            if job.touched_s < asked_s:
+            if job.touched_s < asked_s - QUIET_S:
                 self._let_go(job.id)
         self._bound()
 
@@ -124,6 +125,7 @@ class Jobs:
 
     def take_leader(self, hosted: HostedJob, shard: str, now_s: float) -> None:
         """Take what a leader's beat says of a job; the word of a former leader is dropped."""
+        self._absent.pop(hosted.job, None)
         job = self._touch(hosted.job, now_s)
         if job is None or (job.hosted is not None and hosted.term.number < job.hosted.term.number):
             return
@@ -171,7 +173,7 @@ class Jobs:
     def absent(self, job_id: JobId, now_s: float) -> None:
         """The store has no record of a job. It goes unless a leader speaks for it."""
         job = self._jobs.get(job_id)
-        if job is None or job.record is not None or now_s - job.led_s <= LED_S:
+        if job is None or job.record is not None or now_s - job.led_s <= QUIET_S:
             return
         self._absent[job_id] = now_s + ABSENT_S
         while len(self._absent) > MAX_ABSENT:

@@ -15,7 +15,7 @@ What is left here is the order between them:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from elps.contracts.errors import IllegalEvent
 from elps.contracts.ids import ShardId, WorkerId
@@ -28,7 +28,7 @@ from elps.psshard.core.disputes import Disputes, Outcome
 from elps.psshard.core.goal import Goal
 from elps.psshard.core.lending import Lending
 from elps.psshard.core.rows import Rows
-from elps.psshard.core.rules import LAST_WORD_S, MAX_SKIPPING, MAX_TRIES, Rules
+from elps.psshard.core.rules import LAST_WORD_S, Rules
 from elps.psshard.core.saving import Saving
 from elps.stream.interval import Interval, IntervalSet
 
@@ -67,7 +67,7 @@ class Clock:
         self._begun: float | None = None  #: when lending began
         self._ready_since: float | None = None
         self._skipping = 0  #: iterations in a row with a skip
-        self._deaths = Deaths()
+        self._deaths = Deaths(rules.max_deaths)
         self._out: list[Command] = []
 
     # --- workers ------------------------------------------------------------------------------------------------------
@@ -197,9 +197,9 @@ class Clock:
         self._out.append(do.Thaw(interval))
         if piece is not None:  # else a holder of an earlier lease has filled it
             piece.tries += 1
-            if piece.tries >= MAX_TRIES:
+            if piece.tries >= self.rules.max_tries:
                 self.over = True
-                why = f"the gradient of {interval} was bad {MAX_TRIES} times and a part of it is counted already"
+                why = f"the gradient of {interval} was bad {piece.tries} times and a part of it is counted already"
                 self._out.append(do.RollBack(interval, f"{why}; {reason}"))
             else:
                 why = f"bad gradient, a part is counted already; {reason}"
@@ -243,9 +243,9 @@ class Clock:
         self._rows.complete(self.t, whole.size - skipped, skipped, cut or Cut([]), now)
         self._disputes.forget(whole)
         self._skipping = self._skipping + 1 if skipped else 0
-        if self._skipping >= MAX_SKIPPING:
+        if self._skipping >= self.rules.max_skipping:
             why = "iterations in a row had samples skipped: the gradients are not finite"
-            self._fail(f"{MAX_SKIPPING} {why}")
+            self._fail(f"{self._skipping} {why}")
         self.t += 1
         if self.rules.time_s is not None and self.trained_s(now) >= self.rules.time_s:
             reason = f"trained for {self.rules.time_s:g} s, the time set"
@@ -408,3 +408,12 @@ class Clock:
         if cut is not None and cut.computed and self.gate >= self.t:
             return f"iteration {self.t} is computed: waiting for {behind} to complete it"
         return self._lending.outstanding(self.t, now)
+
+    def check_invariants(self, lent: Callable[[int], Iterable[Interval]]) -> None:
+        """Raise `AssertionError` if a state that cannot be has come about; for tests.
+
+        `lent(t)` is all that was ever lent of iteration t under this epoch.
+        """
+        assert self.gate <= self.t <= self.gate + 1, (self.gate, self.t)
+        if not self.over:
+            self._lending.check_invariants(self.t, lent)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from elps.contracts.ids import WorkerId
 from elps.psshard.core.lending import Lease
-from elps.psshard.core.rules import EXIT_WAIT_S, MAX_DEATHS
+from elps.psshard.core.rules import EXIT_WAIT_S
 
 
 @dataclass
@@ -20,13 +20,14 @@ class _Doom:
 class Deaths:
     """Counts deaths by lease; after the last one it waits a moment for what an agent saw of the exit."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._doom: _Doom | None = None
 
     def died(self, worker: WorkerId, lease: Lease, cause: str, now: float) -> None:
         """A worker was lost with this lease in hand, its version complete: it may have died of it."""
         lease.piece.deaths += 1
-        if lease.piece.deaths >= MAX_DEATHS:
+        if lease.piece.deaths >= self._limit:
             self._doom = _Doom(lease, worker, cause, now)
 
     @property

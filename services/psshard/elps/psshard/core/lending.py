@@ -158,9 +158,9 @@ class Lending:
             if self.due(version):
                 self._begin_round(version)
             current = self.round
-            if current is not None and current.version == version:
-                if (piece := current.cut.for_worker(worker)) is not None:
-                    return "evaluate", version, piece
+            here = current.cut if current is not None and current.version == version else None
+            if here is not None and (piece := here.for_worker(worker)) is not None:
+                return "evaluate", version, piece
             if version < t:
                 continue
             if not self._goal.passes(version):

@@ -6,6 +6,17 @@ from dataclasses import dataclass
 
 from elps.stream.geometry import Geometry
 
+MAX_DEATHS = 3
+"""Workers that may die on one interval before the job fails (DESIGN, section 6)."""
+MAX_TRIES = 3
+"""Times that a gradient may be bad while its skip cannot be granted, before the job goes back to its checkpoint."""
+MAX_SKIPPING = 10
+"""Iterations in a row with a skip, after which the job fails: a diverged model skips everything from then on."""
+LAST_WORD_S = 1.0
+"""How long the end of a job waits for losses and timings that are still on their way."""
+EXIT_WAIT_S = 2.0
+"""How long the failure of a job waits for what an agent saw of the last worker's exit."""
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -30,6 +41,10 @@ class Rules:
     patience_s: float = 2.0
     """How long the first ready workers wait for the others of the plan before training begins without them."""
 
+    max_deaths: int = MAX_DEATHS
+    max_tries: int = MAX_TRIES
+    max_skipping: int = MAX_SKIPPING
+
     def evaluation_due(self, version: int, end: int) -> bool:
         """Whether this version is to be evaluated."""
         if not self.test_samples or version == 0:
@@ -44,15 +59,3 @@ class Rules:
             return False
         value = metrics[self.target_metric]
         return value >= self.target if self.target_is_maximum else value <= self.target
-
-
-MAX_DEATHS = 3
-"""Workers that may die on one interval before the job fails (DESIGN, section 6)."""
-MAX_TRIES = 3
-"""Times that a gradient may be bad while its skip cannot be granted, before the job goes back to its checkpoint."""
-MAX_SKIPPING = 10
-"""Iterations in a row with a skip, after which the job fails: a diverged model skips everything from then on."""
-LAST_WORD_S = 1.0
-"""How long the end of a job waits for losses and timings that are still on their way."""
-EXIT_WAIT_S = 2.0
-"""How long the failure of a job waits for what an agent saw of the last worker's exit."""

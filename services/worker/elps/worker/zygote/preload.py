@@ -14,7 +14,7 @@ from elps.worker.zygote.linux import thread_count
 Trainer = Callable[[StartTrainer, dict[str, str]], int]
 """Runs a trainer to its end and returns its exit code."""
 
-PRELOAD = ("numpy", "sklearn.datasets", "elps.tasks", "elps.optim")
+PRELOAD = ("numpy", "scipy.sparse", "elps.tasks.opening", "elps.optim")
 """Beside the trainer's own module and whatever that imports."""
 
 ONE_THREAD = dict.fromkeys(

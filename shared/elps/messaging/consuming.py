@@ -1,0 +1,177 @@
+"""Consumers on RabbitMQ: how queues are declared, and how deliveries are received and acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+from aio_pika.connection import Connection
+from aio_pika.exceptions import CONNECTION_EXCEPTIONS
+
+from elps.messaging.link import Link
+from elps.messaging.port import (
+    DEAD_MAX_BYTES,
+    DEAD_MAX_LENGTH,
+    DEAD_QUEUE,
+    DURABLE_MAX_LENGTH,
+    EXCLUSIVE_MAX_LENGTH,
+    BusStats,
+    Delivery,
+    Queue,
+)
+from elps.messaging.receiving import Receiver
+
+if TYPE_CHECKING:
+    from aiormq.abc import AbstractChannel as AbstractUnderlay
+
+log = structlog.get_logger(__name__)
+
+BROKER_DELIVERY_LIMIT = 20
+"""Times a durable message may come back because its consumer died, before the broker dead-letters it."""
+SETTLE_S = 5.0
+DRAIN_S = 10.0
+"""How long closing waits for handlers that are at work."""
+
+
+def queue_arguments(queue: Queue) -> dict[str, Any]:
+    """What a queue is declared with. A change needs a new queue name: brokers refuse a changed declaration."""
+    if queue.name == DEAD_QUEUE:
+        return {
+            "x-queue-type": "quorum",
+            "x-delivery-limit": BROKER_DELIVERY_LIMIT,
+            "x-max-length": DEAD_MAX_LENGTH,
+            "x-max-length-bytes": DEAD_MAX_BYTES,
+        }
+    if queue.durable:
+        return {
+            "x-queue-type": "quorum",
+            "x-delivery-limit": BROKER_DELIVERY_LIMIT,
+            "x-dead-letter-exchange": DEAD_QUEUE,
+            "x-max-length": DURABLE_MAX_LENGTH,
+            "x-overflow": "reject-publish",
+        }
+    return {"x-max-length": queue.max_length or EXCLUSIVE_MAX_LENGTH}
+
+
+class AmqpSubscription:
+    """A consumer; opened on each new connection."""
+
+    def __init__(
+        self,
+        link: Link,
+        open_: list[AmqpSubscription],
+        stats: BusStats,
+        queue: Queue,
+        receiver: Receiver,
+    ) -> None:
+        self.queue = queue
+        self.receiver = receiver
+        self._link = link
+        self._open = (
+            open_  #: the bus's list of what is restored, this one included until it is cancelled
+        )
+        self._stats = stats
+        self._channel: AbstractChannel | None = None
+        self._unwatch: Callable[[], None] = lambda: None
+        self._tag = ""
+
+    async def open(self, connection: Connection) -> None:
+        """Declare, bind and consume on a channel of its own."""
+        channel = connection.channel(publisher_confirms=False)
+        await channel.initialize()
+        try:
+            await self._consume(channel)
+        except BaseException:
+            await close_channel(channel)
+            raise
+        self._unwatch = self._link.watch(channel)
+        self._channel = channel  # also keeps it alive: the connection does not
+
+    async def _consume(self, channel: AbstractChannel) -> None:
+        await channel.set_qos(
+            prefetch_count=self.queue.prefetch
+        )  # counts for consumers that begin after it
+        durable = self.queue.durable
+        declared = await channel.declare_queue(
+            self.queue.name,
+            durable=durable,
+            exclusive=not durable,
+            arguments=queue_arguments(self.queue),
+        )
+        for exchange, key in self.queue.bindings:
+            await declared.bind(exchange, key)
+        give_up = self._link.breaker()
+        underlay = await channel.get_underlay_channel()
+        underlay.on_consumer_cancel_callbacks.add(
+            lambda _: give_up()
+        )  # e.g. somebody deleted the queue
+        self._tag = await declared.consume(self._take)
+
+    async def cancel(self) -> None:
+        """Stop receiving; what is being handled is finished first."""
+        if self not in self._open:
+            return
+        self._open.remove(self)
+        channel = self._channel
+        if channel is None or channel.is_closed:
+            await self.receiver.drain(DRAIN_S)
+            return
+        self._unwatch()
+        await self._attempt(channel, lambda underlay: underlay.basic_cancel(self._tag))
+        await self.receiver.drain(DRAIN_S)
+        if not self.queue.durable:
+            await self._attempt(channel, lambda underlay: underlay.queue_delete(self.queue.name))
+        await close_channel(channel)
+
+    async def _attempt(
+        self, channel: AbstractChannel, act: Callable[[AbstractUnderlay], Awaitable[object]]
+    ) -> None:
+        """Do something that a lost connection does by itself."""
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                await act(await channel.get_underlay_channel())
+        except (*CONNECTION_EXCEPTIONS, TimeoutError) as error:
+            log.info("cancel_failed", queue=self.queue.name, error=str(error))
+
+    async def _take(self, message: AbstractIncomingMessage) -> None:
+        async def settle(*, requeue: bool) -> None:
+            try:
+                async with asyncio.timeout(SETTLE_S):
+                    await (message.nack(requeue=True) if requeue else message.ack())
+            except (*CONNECTION_EXCEPTIONS, TimeoutError) as error:
+                # The channel is gone, and with it the delivery: the broker sends the message again.
+                self._stats.lost_acks += 1
+                log.info(
+                    "ack_lost",
+                    queue=self.queue.name,
+                    message_id=message.message_id,
+                    error=str(error),
+                )
+
+        self.receiver.receive(_delivery(message), settle)
+
+
+async def close_channel(channel: AbstractChannel) -> None:
+    """Close a channel that is done with, if its connection still lets one."""
+    with contextlib.suppress(*CONNECTION_EXCEPTIONS, TimeoutError):
+        async with asyncio.timeout(SETTLE_S):
+            await channel.close()
+
+
+def _delivery(message: AbstractIncomingMessage) -> Delivery:
+    return Delivery(
+        body=message.body,
+        exchange=message.exchange or "",
+        routing_key=message.routing_key or "",
+        message_id=message.message_id
+        or f"none-{uuid.uuid4().hex}",  # from a foreign client; repeats are not joined
+        reply_to=message.reply_to,
+        correlation_id=message.correlation_id,
+        redelivered=bool(message.redelivered),
+        headers={str(k): v for k, v in message.headers.items() if isinstance(v, str)},
+    )

@@ -1,0 +1,2 @@
+"""Rules left out."""
+FAULTS = {}

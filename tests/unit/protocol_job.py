@@ -1,0 +1,155 @@
+"""A job of small whole numbers: one sample lost, doubled or computed on mixed versions changes the result."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from elps.contracts.ids import PartitionId
+from elps.psshard.core.rules import Rules
+from elps.stream.geometry import Geometry
+from elps.stream.interval import Interval, IntervalSet
+
+State = tuple[int, int, int]
+"""Value, momentum, optimizer steps taken."""
+
+
+def step(state: State, total: int, count: int) -> State:
+    """One optimizer step from a summed gradient over `count` samples."""
+    value, momentum, steps = state
+    momentum = (momentum * 3 + total + count) % 97
+    return (value + momentum + steps + 1) % 10_007, momentum, steps + 1
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained, and what is wrong with it."""
+
+    rules: Rules
+    partitions: tuple[PartitionId, ...]
+    deterministic: bool
+    bad: frozenset[int]  #: stream positions whose gradient is never finite
+    flaky: float  #: chance that any computation is not finite
+    broken_values: dict[int, int] = field(default_factory=dict)
+
+    @cached_property
+    def geometry(self) -> Geometry:
+        return self.rules.geometry
+
+    def blocks(self, interval: Interval) -> list[tuple[int, int]]:
+        """Sum and size of each granule: the task couples the samples of a granule."""
+        g, out, lo = self.geometry.granule, [], interval.lo
+        while lo < interval.hi:
+            hi = min(lo + g, interval.hi)
+            out.append(((lo + hi - 1) * (hi - lo) // 2, hi - lo))
+            lo = hi
+        return out
+
+    def gradient(self, interval: Interval, values: list[int]) -> list[int]:
+        """Gradient sum over an interval for each partition; it depends on the values of all of them."""
+        mixed = sum((p + 1) * v for p, v in enumerate(values))
+        blocks = self.blocks(interval)
+        return [
+            sum((s * 7 + n * n + p * 13 + mixed * 3) % 11 - 5 for s, n in blocks)
+            for p in range(len(values))
+        ]
+
+    def loss(self, interval: Interval, values: list[int]) -> float:
+        """Loss sum over an interval: whole, so that sums are exact in any order."""
+        mixed = sum((p + 1) * v for p, v in enumerate(values))
+        return float(sum((s * 5 + mixed) % 13 for s, _ in self.blocks(interval)))
+
+    def sums(self, interval: Interval, values: list[int]) -> dict[str, float]:
+        """Metric sums over held-out samples."""
+        mixed = sum((p + 1) * v for p, v in enumerate(values))
+        return {"m": float(sum((i * 3 + mixed) % 7 for i in range(*interval)))}
+
+    def is_bad(self, interval: Interval) -> bool:
+        """Whether the gradient over an interval is never finite."""
+        return bool(self.bad) and not self.bad.isdisjoint(range(*interval))
+
+    def start(self) -> list[State]:
+        """Version 0."""
+        return [(int(p) + 1, 0, 0) for p in self.partitions]
+
+
+class PlainLoop:
+    """The same job in a single loop, without the samples that were skipped."""
+
+    def __init__(self, job: Job, skips: list[Interval]) -> None:
+        self.job = job
+        self.skips = IntervalSet(skips)
+        self.states: list[list[State]] = [job.start()]  #: by version
+
+    def gaps(self, t: int) -> list[Interval]:
+        """What is counted of iteration t."""
+        return list(self.skips.gaps(self.job.geometry.iteration(t)))
+
+    def at(self, version: int) -> list[State]:
+        """All partitions at a version."""
+        while len(self.states) <= version:
+            now, gaps = self.states[-1], self.gaps(len(self.states) - 1)
+            values = [s[0] for s in now]
+            totals = [self.job.gradient(gap, values) for gap in gaps]
+            count = sum(gap.size for gap in gaps)
+            if count:
+                now = [step(s, sum(t[p] for t in totals), count) for p, s in enumerate(now)]
+            self.states.append(now)
+        return self.states[version]
+
+    def values(self, version: int) -> list[int]:
+        return [s[0] for s in self.at(version)]
+
+    def mean_loss(self, t: int) -> tuple[float | None, int]:
+        """Mean loss over what is counted of iteration t, and how much that is."""
+        gaps, values = self.gaps(t), self.values(t)
+        count = sum(gap.size for gap in gaps)
+        return (sum(self.job.loss(g, values) for g in gaps) / count if count else None), count
+
+    def metrics(self, version: int) -> dict[str, float]:
+        samples = self.job.rules.test_samples
+        sums = self.job.sums(Interval(0, samples), self.values(version))
+        return {name: total / samples for name, total in sums.items()}
+
+
+def draw_job(r: random.Random) -> Job:
+    """Any job: granules, short last batches, batches larger than the data, more workers than granules."""
+    granule = r.choice((1, 1, 1, 2, 3))
+    batch = granule * r.randint(1, max(1, 8 // granule))
+    samples = r.choice((r.randint(1, 20), r.randint(batch, 3 * batch)))
+    iterations = r.randint(2, 5)
+    geometry = Geometry(samples, batch, granule)
+    end = geometry.iteration(iterations - 1).hi
+    evaluates = r.random() < 0.5
+    rules = Rules(
+        geometry,
+        iterations,
+        test_samples=r.randint(1, 6) if evaluates else 0,
+        evaluate_every=r.choice((0, 1, 1, 2)) if evaluates else 0,
+        evaluate_at_end=r.random() < 0.7,
+        checkpoint_every=r.choice((0, 1, 2)),
+        checkpoint_every_s=r.choice((0.0, 0.0, 1.0)),
+        target_metric="m" if r.random() < 0.15 else None,
+        target=r.choice((2.5, 3.0, 3.5)),
+        target_is_maximum=r.random() < 0.5,
+        time_s=r.choice((1.0, 4.0)) if r.random() < 0.1 else None,
+        first_lease_s=r.choice((3.0, 10.0)),
+        slack=3.0,
+        floor_s=2.0,
+        max_deaths=r.choice((3, 100, 100, 100)),
+        max_tries=r.choice((1, 2, 3)),
+    )
+    bad: set[int] = set()
+    if r.random() < 0.3:
+        bad = {r.randrange(end) for _ in range(r.randint(1, 3))}
+        if r.random() < 0.3:  # iterations of which nothing is left
+            for t in {r.randrange(iterations) for _ in range(2)}:
+                bad |= set(range(*geometry.iteration(t)))
+    return Job(
+        rules,
+        tuple(PartitionId(p) for p in range(r.choice((1, 2, 2, 3)))),
+        r.random() < 0.2,
+        frozenset(bad),
+        r.choice((0.0, 0.0, 0.0, 0.1, 0.3)),
+    )

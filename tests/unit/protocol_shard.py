@@ -1,0 +1,310 @@
+"""A shard as its shell would be: one `Part` for each epoch, two buffers of values, one of optimizer state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from elps.contracts.epoch import NO_EPOCH, Epoch, Standing, standing
+from elps.contracts.ids import PartitionId, ShardId, WorkerId
+from elps.psshard.core.part import Advance, Part, Reading, Verdict
+from elps.stream.interval import Interval
+from protocol_job import State, step
+from protocol_net import Link
+
+if TYPE_CHECKING:
+    from protocol_trainer import Trainer
+    from protocol_world import World
+
+GARBAGE = -1_000_003
+"""What is read of a buffer that is being written."""
+
+
+@dataclass
+class Slab:
+    """The arrays of one epoch."""
+
+    values: dict[PartitionId, list[int]] = field(default_factory=dict)  #: version v in buffer v % 2
+    momentum: dict[PartitionId, int] = field(default_factory=dict)
+    sums: dict[PartitionId, int] = field(default_factory=dict)
+    slots: dict[PartitionId, list[tuple[Interval, int]]] = field(default_factory=dict)
+
+
+@dataclass
+class Aside:
+    """A version copied while training goes on."""
+
+    version: int
+    steps: dict[PartitionId, int]
+    copies: dict[PartitionId, State] = field(default_factory=dict)
+    stored: bool = False
+
+
+@dataclass
+class Pull:
+    """A pull that waits."""
+
+    trainer: Trainer
+    epoch: Epoch
+    version: int
+    ticket: int
+
+
+class Shard:
+    """One shard of the job."""
+
+    def __init__(self, world: World, name: ShardId, partitions: list[PartitionId]) -> None:
+        self.world, self.name, self.partitions = world, name, partitions
+        self.from_leader, self.to_leader = Link(f"L>{name}"), Link(f"{name}>L")
+        self.epoch = NO_EPOCH
+        self.part: Part | None = None
+        self.slab = Slab()
+        self.waiting: list[Pull] = []
+        self.called: dict[WorkerId, int] = {}
+        self.aside: Aside | None = None
+        self.low = -1
+
+    def tell(self, call: Callable[..., None], *arguments: object) -> None:
+        self.world.net.send(self.to_leader, call, self.name, self.epoch, *arguments)
+
+    # --- the leader's word ----------------------------------------------------------------------------------------------
+
+    def assign(
+        self, epoch: Epoch, start: int, states: list[State], skips: tuple[Interval, ...]
+    ) -> None:
+        """Begin an epoch; a repeat reports again what may have been lost."""
+        if standing(epoch, self.epoch) is Standing.STALE:
+            return
+        if epoch == self.epoch:
+            assert self.part is not None
+            for interval in skips:
+                self.part.grant(epoch, interval)
+            self._advance_all()
+            if self.low >= 0:
+                self.tell(self.world.leader.progressed, self.low)
+            if self.aside is not None and self.aside.stored:
+                self.tell(self.world.leader.saved, self.aside.version, self.aside.copies)
+            return
+        self.epoch, self.part = epoch, self.world.part(epoch, skips)
+        self.slab, self.called, self.aside, self.low = Slab(), {}, None, -1
+        for p in self.partitions:
+            self.world.net.later(self._load, self.part, p, start, states[p])
+        if not self.partitions:
+            self._rose(start)
+        self._look_at_pulls()
+
+    def _load(self, part: Part, p: PartitionId, start: int, state: State) -> None:
+        if part is not self.part:
+            return
+        value, momentum, steps = state
+        self.slab.values[p] = [GARBAGE, GARBAGE]
+        self.slab.values[p][start % 2] = value
+        self.slab.momentum[p], self.slab.sums[p], self.slab.slots[p] = momentum, 0, []
+        part.hold(p, start, steps)
+        if len(part.partitions) == len(self.partitions):
+            self._rose(start)
+        self._look_at_pulls()
+        self._advance(part, self.slab, p)
+
+    def gate(self, epoch: Epoch, version: int) -> None:
+        if self.part is not None:
+            self.part.announce_gate(epoch, version)
+            self._advance_all()
+
+    def freeze(self, epoch: Epoch, interval: Interval, attempt: int) -> None:
+        if epoch == self.epoch and self.part is not None:
+            clean = self.part.freeze(epoch, interval)
+            self.tell(self.world.leader.froze, interval, attempt, clean)
+
+    def thaw(self, epoch: Epoch, interval: Interval) -> None:
+        if self.part is not None:
+            self.part.thaw(epoch, interval)
+
+    def grant(self, epoch: Epoch, interval: Interval) -> None:
+        if self.part is not None:
+            self.part.grant(epoch, interval)
+            self._advance_all()
+
+    def call_back(self, epoch: Epoch, worker: WorkerId, ticket: int) -> None:
+        if epoch == self.epoch:
+            self.called[worker] = max(ticket, self.called.get(worker, 0))
+            self._look_at_pulls()
+
+    def checkpoint(self, epoch: Epoch, version: int) -> None:
+        if epoch != self.epoch or self.part is None:
+            return
+        if self.aside is not None and self.aside.version == version:
+            if self.aside.stored:
+                self.tell(self.world.leader.saved, version, self.aside.copies)
+        elif self.part.rests_at(version):
+            steps = {p: self.part.steps(p) for p in self.part.partitions}
+            self.aside = Aside(version, steps)
+            for p in self.partitions:
+                self.world.net.later(self._copy, self.slab, self.aside, p)
+            self.world.net.later(self._store, self.aside)
+        else:
+            self.world.missed += 1
+            self.tell(self.world.leader.missed, version)
+
+    def _copy(self, slab: Slab, aside: Aside, p: PartitionId) -> None:
+        if p not in aside.copies:
+            value = slab.values[p][aside.version % 2]
+            aside.copies[p] = (value, slab.momentum[p], aside.steps[p])
+
+    def _store(self, aside: Aside) -> None:
+        if aside is not self.aside:
+            return
+        if len(aside.copies) < len(self.partitions):
+            self.world.net.later(self._store, aside)
+            return
+        aside.stored = True
+        self.tell(self.world.leader.saved, aside.version, aside.copies)
+
+    # --- gradients ------------------------------------------------------------------------------------------------------
+
+    def push(
+        self, trainer: Trainer, epoch: Epoch, t: int, interval: Interval, p: PartitionId, g: int
+    ) -> None:
+        """A gradient that was received whole."""
+        part, slab = self.part, self.slab
+        verdict = Verdict.STALE
+        if part is not None:
+            verdict = part.offer(epoch, t, interval, p)
+        if verdict is Verdict.ACCEPT:
+            self.world.net.later(self._add, part, slab, trainer, epoch, t, interval, p, g)
+        else:
+            assert verdict is not Verdict.EARLY
+            self._acknowledge(trainer, epoch, t, interval, p)
+        if part is not None and "no-adding" in self.world.off:
+            self._advance(part, slab, p)
+
+    def half_push(self, epoch: Epoch, t: int, interval: Interval, p: PartitionId, g: int) -> None:
+        """A push that was cut off in the middle: nothing, unless the rule is left out."""
+        part = self.part
+        if "no-half" in self.world.off and part is not None and p in part.partitions:
+            if epoch == self.epoch and part.version(p) == t and interval in part.missing(p):
+                self.slab.sums[p] += g // 2
+
+    def _add(
+        self,
+        part: Part,
+        slab: Slab,
+        trainer: Trainer,
+        epoch: Epoch,
+        t: int,
+        interval: Interval,
+        p: PartitionId,
+        g: int,
+    ) -> None:
+        if self.world.job.deterministic:
+            slab.slots[p].append((interval, g))
+        else:
+            slab.sums[p] += g
+        part.added(p)
+        self._acknowledge(trainer, epoch, t, interval, p)
+        self._advance(part, slab, p)
+
+    def _acknowledge(
+        self, trainer: Trainer, epoch: Epoch, t: int, interval: Interval, p: PartitionId
+    ) -> None:
+        self.world.net.send(trainer.back[self.name], trainer.acknowledged, epoch, t, interval, p)
+
+    # --- versions -------------------------------------------------------------------------------------------------------
+
+    def _advance_all(self) -> None:
+        if self.part is not None:
+            for p in self.part.partitions:
+                self._advance(self.part, self.slab, p)
+
+    def _advance(self, part: Part, slab: Slab, p: PartitionId) -> None:
+        advance = part.due(p)
+        if advance is None:
+            return
+        aside = self.aside
+        if part is self.part and aside is not None and aside.version == advance.iteration:
+            self._copy(slab, aside, p)
+        slab.values[p][(advance.iteration + 1) % 2] = GARBAGE
+        old, momentum = slab.values[p][advance.iteration % 2], slab.momentum[p]
+        if advance.count:
+            slab.momentum[p] = GARBAGE
+        self.world.net.later(self._written, part, slab, advance, (old, momentum))
+
+    def _written(self, part: Part, slab: Slab, advance: Advance, old: tuple[int, int]) -> None:
+        p = advance.partition
+        slots = sorted(slab.slots[p])
+        assert all(a[0].hi <= b[0].lo for a, b in zip(slots, slots[1:], strict=False)), slots
+        total = slab.sums[p] + sum(g for _, g in slots)
+        slab.sums[p], slab.slots[p] = 0, []
+        state = (*old, part.steps(p))
+        if advance.count:
+            state = step(state, total, advance.count)
+            assert state[2] == advance.step
+        slab.values[p][(advance.iteration + 1) % 2], slab.momentum[p] = state[:2]
+        part.advanced(advance)
+        if part is self.part:
+            part.check_invariants()
+            self._rose(min(map(part.version, part.partitions)))
+            self._look_at_pulls()
+        self._advance(part, slab, p)
+
+    def _rose(self, low: int) -> None:
+        if low > self.low and (self.part is None or len(self.part.partitions) == len(self.partitions)):
+            self.low = low
+            self.tell(self.world.leader.progressed, low)
+
+    # --- values ---------------------------------------------------------------------------------------------------------
+
+    def pull(self, trainer: Trainer, epoch: Epoch, version: int, ticket: int) -> None:
+        """Every partition at a version: it waits until it can be read, or is told to ask for a lease."""
+        self.waiting.append(Pull(trainer, epoch, version, ticket))
+        self._look_at_pulls()
+
+    def forget_pulls(self, trainer: Trainer) -> None:
+        """Its connection is gone."""
+        self.waiting = [w for w in self.waiting if w.trainer is not trainer]
+
+    def _look_at_pulls(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        self.waiting += [pull for pull in waiting if not self._answer(pull)]
+
+    def _answer(self, pull: Pull) -> bool:
+        match standing(pull.epoch, self.epoch):
+            case Standing.STALE:
+                self._again(pull, stale=True)
+                return True
+            case Standing.NEWER:
+                return False
+        assert self.part is not None
+        readings = {self.part.reading(p, pull.version) for p in self.partitions}
+        if Reading.GONE in readings:
+            self._again(pull)
+        elif Reading.NOT_YET not in readings:
+            half = len(self.partitions) // 2
+            read = {p: self._value(self.slab, p, pull.version) for p in self.partitions[:half]}
+            self.world.net.later(self._read_on, self.part, self.slab, pull, read)
+        elif self.called.get(pull.trainer.name, 0) >= pull.ticket:
+            self._again(pull)
+        else:
+            return False
+        return True
+
+    @staticmethod
+    def _value(slab: Slab, p: PartitionId, version: int) -> int:
+        return slab.values[p][version % 2]
+
+    def _read_on(self, part: Part, slab: Slab, pull: Pull, read: dict[PartitionId, int]) -> None:
+        """The rest is read some time later; what was overwritten meanwhile does not count."""
+        for p in self.partitions:
+            if p not in read:
+                read[p] = self._value(slab, p, pull.version)
+        good = all(part.reading(p, pull.version) is Reading.READY for p in self.partitions)
+        if good or "no-recheck" in self.world.off:
+            back = pull.trainer.back[self.name]
+            self.world.net.send(back, pull.trainer.pulled, self.name, pull.epoch, pull.ticket, read)
+        else:
+            self._again(pull)
+
+    def _again(self, pull: Pull, *, stale: bool = False) -> None:
+        back = pull.trainer.back[self.name]
+        self.world.net.send(back, pull.trainer.refused, pull.epoch, pull.ticket, stale)
