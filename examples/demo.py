@@ -45,7 +45,7 @@ def main() -> None:
     failed = False
     print()
     for name, (_, what, metric, least) in zip(names, JOBS, strict=True):
-        value = json.loads(elps("show", name, "--json", show=False))["job"]["metrics"][metric]
+        value = json.loads(elps("show", name, "--json", show=False))["metrics"][metric]
         good = value >= least
         failed |= not good
         print(f"{'ok ' if good else 'BAD'}  {what}: {metric} {value:.4f}, at least {least} expected")

@@ -53,7 +53,7 @@ class Leader:
         newest = self.start if self.checkpoints else None
         self.clock: Clock = world.clock(
             world.job.rules,
-            world.shards,
+            [s for s, shard in world.shards.items() if shard.partitions],
             self.start,
             world.now,
             skips=self.skips,
@@ -144,7 +144,7 @@ class Leader:
         if epoch != self.epoch or version != self.writing:
             return
         self.collecting[s] = copies
-        if len(self.collecting) == len(self.world.shards):
+        if len(self.collecting) == len(self.world.shards):  # those without partitions say so
             states = {p: state for c in self.collecting.values() for p, state in c.items()}
             self.writing = -1
             self.world.net.later(self._publish, epoch, version, [states[p] for p in sorted(states)])

@@ -101,5 +101,8 @@ class Net:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) < 60 else f"<{type(value).__name__}>"
+    if type(value).__name__ in ("Trainer", "Part", "Slab"):
+        return getattr(value, "name", type(value).__name__.lower())
+    if type(value).__name__ == "Epoch":
+        return f"{value.term.number}.{value.n}"  # type: ignore[attr-defined]
+    return str(value)

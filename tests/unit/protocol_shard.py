@@ -137,7 +137,7 @@ class Shard:
         if self.aside is not None and self.aside.version == version:
             if self.aside.stored:
                 self.tell(self.world.leader.saved, version, self.aside.copies)
-        elif self.part.rests_at(version):
+        elif self.part.rests_at(version) or not self.partitions:
             steps = {p: self.part.steps(p) for p in self.part.partitions}
             self.aside = Aside(version, steps)
             for p in self.partitions:

@@ -39,7 +39,9 @@ class Connection:
         self.peer = peer
         self._sock = sock
         self._head = bytearray(HEADER_BYTES)
-        self._send_lock = threading.Lock()
+        self._send_lock = threading.RLock()
+        self._read_lock = threading.RLock()
+        self._close_lock = threading.Lock()
         self._closed = False
         self._piece_s = 0.0  #: receive time-out set on the socket
         sock.settimeout(None)
@@ -105,7 +107,7 @@ class Connection:
 
         `idle_s`: raise `TimeoutError` when no frame begins within this time; None waits as long as the peer lives.
         """
-        piece_s = PROGRESS_S if idle_s is None else min(idle_s, PROGRESS_S)
+        piece_s = PROGRESS_S if idle_s is None else min(max(idle_s, 0.001), PROGRESS_S)
         if piece_s != self._piece_s:
             self._timeout(socket.SO_RCVTIMEO, piece_s)
             self._piece_s = piece_s
@@ -114,7 +116,8 @@ class Connection:
         got = -1
         while got < 0:
             try:
-                got = self._sock.recv_into(view, HEADER_BYTES)
+                with self._read_lock:
+                    got = self._sock.recv_into(view, HEADER_BYTES)
             except (BlockingIOError, TimeoutError):
                 if idle_s is not None and time.monotonic() - since >= idle_s * 0.99:
                     raise TimeoutError(f"{self.peer} has sent nothing for {idle_s:g} s") from None
@@ -162,7 +165,8 @@ class Connection:
         since = time.monotonic()
         while len(view):
             try:
-                got = self._sock.recv_into(view, len(view), socket.MSG_WAITALL)
+                with self._read_lock:
+                    got = self._sock.recv_into(view, len(view), socket.MSG_WAITALL)
             except (BlockingIOError, TimeoutError):
                 got = -1
             except OSError as error:
@@ -181,14 +185,17 @@ class Connection:
 
     def close(self) -> None:
         """End the connection; a thread that waits in it wakes with `ConnectionEnded`."""
-        if self._closed:
-            return
-        self._closed = True
+        with self._close_lock:
+            if self._closed:
+                return
+            self._closed = True
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
-        self._sock.close()
+        # The descriptor is given back once nobody is inside a call: its number may go to another connection at once.
+        with self._send_lock, self._read_lock:
+            self._sock.close()
 
     @property
     def closed(self) -> bool:

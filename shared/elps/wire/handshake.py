@@ -15,6 +15,7 @@ import hmac
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable
 from typing import Literal
 
@@ -58,11 +59,12 @@ def dial(
     except OSError as error:
         raise RetryLater(f"{peer}: no socket: {error}") from None
     try:
+        deadline = time.monotonic() + timeout_s
         sock.settimeout(timeout_s)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
         sock.connect((host, port))
-        magic, version, challenge = _GREETING.unpack(_read(sock, _GREETING.size))
+        magic, version, challenge = _GREETING.unpack(_read(sock, _GREETING.size, deadline))
         if magic != _MAGIC:
             raise ProtocolError(f"{peer} at {host}:{port} does not speak the protocol of elps")
         if version != PROTOCOL_VERSION:
@@ -76,7 +78,7 @@ def dial(
             + body
             + _proof(secret, body + challenge)
         )
-        answer = _read(sock, _LENGTH.unpack(_read(sock, _LENGTH.size))[0])
+        answer = _read(sock, _LENGTH.unpack(_read(sock, _LENGTH.size, deadline))[0], deadline)
         if not hmac.compare_digest(answer, _proof(secret, own + challenge)):
             raise Refused(f"{peer} at {host}:{port}: {answer.decode(errors='replace')[:500]}")
     except OSError as error:
@@ -96,18 +98,19 @@ def welcome(sock: socket.socket, secret_of: Callable[[Hello], str]) -> tuple[Con
     Raises `ProtocolError` or `Refused`; the socket is then closed.
     """
     try:
+        deadline = time.monotonic() + HANDSHAKE_S
         sock.settimeout(HANDSHAKE_S)
         challenge = os.urandom(16)
         sock.sendall(_GREETING.pack(_MAGIC, PROTOCOL_VERSION, challenge))
-        magic, version, theirs = _GREETING.unpack(_read(sock, _GREETING.size))
+        magic, version, theirs = _GREETING.unpack(_read(sock, _GREETING.size, deadline))
         if magic != _MAGIC or version != PROTOCOL_VERSION:
             raise ProtocolError(
                 f"a client greeted with {magic!r}, version {version}; expected version {PROTOCOL_VERSION}"
             )
-        size = _LENGTH.unpack(_read(sock, _LENGTH.size))[0]
+        size = _LENGTH.unpack(_read(sock, _LENGTH.size, deadline))[0]
         if size > MAX_HELLO_BYTES:
             raise ProtocolError(f"a hello of {size} bytes, at most {MAX_HELLO_BYTES}")
-        body, proof = _read(sock, size), _read(sock, 32)
+        body, proof = _read(sock, size, deadline), _read(sock, 32, deadline)
         try:
             hello = msgspec.json.decode(body, type=Hello)
             secret = secret_of(hello)
@@ -132,9 +135,13 @@ def _proof(secret: str, data: bytes) -> bytes:
     return hmac.digest(secret.encode(), data, hashlib.sha256)
 
 
-def _read(sock: socket.socket, size: int) -> bytes:
+def _read(sock: socket.socket, size: int, deadline: float) -> bytes:
     data = b""
     while len(data) < size:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the handshake takes too long")
+        sock.settimeout(left_s)
         piece = sock.recv(size - len(data))
         if not piece:
             raise ConnectionResetError("closed in the middle of the handshake")

@@ -32,6 +32,7 @@ class Hosted:
         self.lead = Lead(host, me, self.orders, bridge) if host.shards[0].shard == me else None
         self._lock = threading.Lock()
         self._connections: set[Connection] = set()
+        self._closed = False
 
     def status(self) -> HostedJob:
         """As the beat shows it."""
@@ -48,6 +49,8 @@ class Hosted:
     def serve(self, connection: Connection, hello: Hello) -> None:
         """Serve a connection until it ends or the job is dropped."""
         with self._lock:
+            if self._closed:
+                raise ProtocolError(f"job {self.host.job} was dropped meanwhile")
             self._connections.add(connection)
         try:
             match hello.purpose:
@@ -71,6 +74,7 @@ class Hosted:
             self.lead.close(reason)
         self.member.close()
         with self._lock:
+            self._closed = True
             connections = list(self._connections)
         for connection in connections:
             connection.close()

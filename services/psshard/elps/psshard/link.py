@@ -81,6 +81,8 @@ class RemotePeer:
                 retry_s = min(retry_s * 2, LAST_RETRY_S)
                 continue
             self._connection, self.down_since, retry_s = connection, None, FIRST_RETRY_S
+            if self._closed.is_set():  # meanwhile: `close` may not have seen this connection
+                connection.close()
             try:
                 self._restored(self.address.shard)
                 self._read(connection)

@@ -14,6 +14,8 @@ from elps.wire.handshake import Hello, welcome
 
 MAX_CONNECTIONS = 2048
 """Beyond it a connection is closed at once: threads are bounded."""
+SHORTAGE_S = 0.1
+"""Pause after an accept that failed, for want of descriptors say."""
 
 log = structlog.get_logger()
 
@@ -32,6 +34,7 @@ class Listener:
         self._lock = threading.Lock()
         self._open: set[Connection] = set()
         self._count = 0
+        self._closed = threading.Event()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._sock = socket.socket(family, socket.SOCK_STREAM)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -49,8 +52,12 @@ class Listener:
         while True:
             try:
                 sock, _ = self._sock.accept()
-            except OSError:
-                return  # closed
+            except OSError as error:
+                if self._closed.is_set():
+                    return
+                log.error("accept_failed", reason=str(error))
+                self._closed.wait(SHORTAGE_S)
+                continue
             with self._lock:
                 full = self._count >= MAX_CONNECTIONS
                 self._count += not full
@@ -58,7 +65,13 @@ class Listener:
                 log.error("connection_refused", reason=f"{MAX_CONNECTIONS} are open")
                 sock.close()
                 continue
-            threading.Thread(target=self._run, args=(sock,), name="conn", daemon=True).start()
+            try:
+                threading.Thread(target=self._run, args=(sock,), name="conn", daemon=True).start()
+            except RuntimeError as error:
+                log.error("connection_refused", reason=str(error))
+                sock.close()
+                with self._lock:
+                    self._count -= 1
 
     def _run(self, sock: socket.socket) -> None:
         connection = None
@@ -66,6 +79,8 @@ class Listener:
             connection, hello = welcome(sock, self._secret_of)
             with self._lock:
                 self._open.add(connection)
+            if self._closed.is_set():  # meanwhile: `close` may not have seen this connection
+                return
             self._serve(connection, hello)
         except (ElpsError, TimeoutError) as error:
             log.info(
@@ -82,6 +97,7 @@ class Listener:
 
     def close(self) -> None:
         """Stop listening and end every connection."""
+        self._closed.set()
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:

@@ -249,9 +249,7 @@ class Member:
     def partition_bytes(self, epoch: Epoch, partition: PartitionId) -> int | None:
         """Bytes of a partition's part of a push; None for a partition not held under this epoch."""
         with self._lock:
-            if epoch != self._epoch or self._slab is None or self._assignment is None:
-                return None
-            if not any(p == partition for p, _, _ in self._assignment.partitions):
+            if epoch != self._epoch or self._slab is None or partition not in self._slab:
                 return None
             return self._slab.length(partition) * self._slab.dtype.itemsize
 
@@ -338,14 +336,24 @@ class Member:
         return Status.CALLED_BACK if self._called_back.get(worker, 0) >= ticket else None
 
     def wait_assigned(self, epoch: Epoch, timeout_s: float) -> bool:
-        """Wait until this epoch's assignment is here."""
+        """Wait until this epoch's assignment is here, or is known never to come."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._epoch == epoch or self._closed, timeout_s)
+            return self._changed.wait_for(
+                lambda: standing(epoch, self._epoch) is not Standing.NEWER or self._closed,
+                timeout_s,
+            )
 
-    def view(self, partition: PartitionId, version: int) -> memoryview:
-        """The bytes of a version; they stay as they are until `still_readable` says otherwise."""
-        assert self._slab is not None
-        return self._slab.values(partition, version).data.cast("B")
+    def view(self, epoch: Epoch, partition: PartitionId, version: int) -> memoryview | None:
+        """The bytes of a version; they stay as they are until `still_readable` says otherwise.
+
+        None when the epoch is over: another one's arrays lie elsewhere.
+        """
+        slab = self._slab_of(epoch)
+        return slab.values(partition, version).data.cast("B") if slab is not None else None
+
+    def _slab_of(self, epoch: Epoch) -> Slab | None:
+        with self._lock:
+            return self._slab if epoch == self._epoch else None
 
     def still_readable(self, epoch: Epoch, partitions: list[PartitionId], version: int) -> bool:
         """Whether none of what was read of a version has been overwritten meanwhile."""
@@ -358,8 +366,9 @@ class Member:
         self, epoch: Epoch, partitions: list[PartitionId], version: int, into: Array
     ) -> bool:
         """Copy several small partitions in one go; False when one has been overwritten meanwhile."""
-        slab, at = self._slab, 0
-        assert slab is not None
+        slab, at = self._slab_of(epoch), 0
+        if slab is None:
+            return False
         for p in partitions:
             values = slab.values(p, version)
             np.copyto(into[at : at + values.size], values)

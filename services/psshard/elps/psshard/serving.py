@@ -5,6 +5,8 @@ Bulk has its own connection per direction, so that two sides never block each ot
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from elps.contracts.epoch import Epoch
@@ -33,6 +35,13 @@ _STATUS = {
 }
 
 
+Lease = tuple[Epoch, int, Interval]
+
+
+def _lease(header: Header) -> Lease:
+    return header.epoch, header.iteration, header.interval
+
+
 class PushConnection:
     """Receives gradients: each part whole into one buffer that stays in the cache, then added."""
 
@@ -42,9 +51,8 @@ class PushConnection:
         self._buffer = np.zeros(MAX_PART_BYTES, np.uint8)
         self._view = self._buffer.data
         self._dtype = np.dtype(member.document.dtype)
-        self._staged: dict[
-            PartitionId, Array
-        ] = {}  #: parts of the lease under way that do not count yet
+        self._staged: dict[PartitionId, Array] = {}  #: parts of `_lease` that do not count yet
+        self._lease: Lease | None = None  #: the one being staged
         self._spare: dict[PartitionId, Array] = {}  #: their buffers, kept
         self._worst = Status.OK  #: of the frames since the last ACK
 
@@ -73,13 +81,14 @@ class PushConnection:
                 partitions = self._member.partitions
                 return self._worst_of(header, [(p, None) for p in partitions])
             case Kind.COMMIT:
-                staged, self._staged = self._staged, {}
-                status = self._worst_of(header, list(staged.items()))
-                self._spare.update(staged)
+                if self._staged and self._lease != _lease(header):
+                    raise ProtocolError(f"{self._connection.peer} commits what it has not staged")
+                status = self._worst_of(header, list(self._staged.items()))
+                self._forget_staged()
                 return status
             case Kind.ABORT:
-                self._spare.update(self._staged)
-                self._staged = {}
+                self._forget_staged()
+                self._worst = Status.OK
                 return Status.OK
         raise ProtocolError(f"{self._connection.peer} sent {header.kind.name} on a push connection")
 
@@ -98,6 +107,9 @@ class PushConnection:
             self._member.bring(header.epoch, partition, {VALUES: values}, 0)
             return Status.OK
         if header.flags & Flag.STAGED:
+            if self._lease != _lease(header):
+                self._forget_staged()
+                self._lease = _lease(header)
             held = self._spare.pop(partition, None)
             if held is None or held.size != values.size:
                 held = np.empty_like(values)
@@ -105,6 +117,10 @@ class PushConnection:
             self._staged[partition] = held
             return Status.OK
         return self._worst_of(header, [(partition, values)])
+
+    def _forget_staged(self) -> None:
+        self._spare.update(self._staged)
+        self._staged, self._lease = {}, None
 
     def _worst_of(self, header: Header, parts: list[tuple[PartitionId, Array | None]]) -> Status:
         worst = Status.OK
@@ -136,8 +152,7 @@ class PullConnection:
             self._answer(header)
 
     def _answer(self, ask: Header) -> None:
-        if not self._member.wait_assigned(ask.epoch, 0.0):
-            self._wait_assigned(ask.epoch)
+        self._wait_assigned(ask)
         partitions = self._member.partitions
         status = self._small(ask, partitions)
         if status is not None:
@@ -149,7 +164,10 @@ class PullConnection:
             status = self._wait(ask, partition)
             if status is not Status.OK:
                 break
-            body = self._member.view(partition, ask.iteration)
+            body = self._member.view(ask.epoch, partition, ask.iteration)
+            if body is None:
+                status = Status.STALE
+                break
             self._connection.send(self._head(ask, partition, len(body)), body=body)
         if status is Status.OK and not self._member.still_readable(
             ask.epoch, partitions, ask.iteration
@@ -189,12 +207,20 @@ class PullConnection:
             )
             if status is not None:
                 return status
-            self._connection.send(
-                Header(Kind.WAIT, ask.epoch, iteration=ask.iteration, ticket=ask.ticket)
-            )
+            self._still_here(ask)
 
-    def _wait_assigned(self, epoch: Epoch) -> None:
-        self._member.wait_assigned(epoch, ASSIGN_WAIT_S)
+    def _wait_assigned(self, ask: Header) -> None:
+        """For a trainer that is ahead of the leader's word; past `ASSIGN_WAIT_S` it is told STALE."""
+        deadline = time.monotonic() + ASSIGN_WAIT_S
+        while not self._member.wait_assigned(ask.epoch, PULL_WAIT_S):
+            if time.monotonic() > deadline:
+                return
+            self._still_here(ask)
+
+    def _still_here(self, ask: Header) -> None:
+        self._connection.send(
+            Header(Kind.WAIT, ask.epoch, iteration=ask.iteration, ticket=ask.ticket)
+        )
 
     @staticmethod
     def _head(ask: Header, partition: PartitionId, size: int) -> Header:

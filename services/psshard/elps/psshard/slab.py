@@ -56,6 +56,9 @@ class Slab:
         """Bytes of all arrays."""
         return self._sum.nbytes * (3 + len(self._state))
 
+    def __contains__(self, partition: PartitionId) -> bool:
+        return partition in self._slices
+
     def length(self, partition: PartitionId) -> int:
         """Elements of a partition."""
         part = self._slices[partition]

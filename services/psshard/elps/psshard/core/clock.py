@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from elps.contracts.errors import IllegalEvent
 from elps.contracts.ids import ShardId, WorkerId
 from elps.psshard.core import commands as do
 from elps.psshard.core.commands import Command, Timing
@@ -34,7 +33,10 @@ from elps.stream.interval import Interval, IntervalSet
 
 
 class Clock:
-    """The clock of one job under one epoch. `now` is always monotonic seconds."""
+    """The clock of one job under one epoch. `now` is always monotonic seconds.
+
+    `shards` are those that hold partitions: one without any would never progress, and what it says is ignored.
+    """
 
     def __init__(
         self,
@@ -206,10 +208,8 @@ class Clock:
                 self._out += self._lending.free(t, piece, 1, why)
         return self._serve(now)
 
-    def link_restored(self, shard: ShardId, now: float) -> list[Command]:
+    def link_restored(self, _shard: ShardId, now: float) -> list[Command]:
         """A shard is reachable again: say again, to all, what may have been lost on the way. Repeats do no harm."""
-        if shard not in self.held:
-            raise IllegalEvent(f"{shard} has no part in the job")
         self._out += [do.Thaw(i) for i in self._disputes.refused()]
         self._out += [do.Freeze(i, attempt) for i, attempt in self._disputes.open()]
         self._out += self._saving.again()
@@ -221,7 +221,7 @@ class Clock:
 
     def progressed(self, shard: ShardId, version: int, now: float) -> list[Command]:
         """All partitions of a shard hold `version`."""
-        if version <= self.held[shard] or self.over:
+        if self.over or version <= self.held.get(shard, version):
             return self._take()
         before = min(self.held.values())
         self.held[shard] = version
@@ -259,7 +259,7 @@ class Clock:
             self.gate < self.t
             and self._complete_everywhere
             and (self._goal.passes(self.t) or self.t == self.start)
-            and (current is None or current.version == self.t)
+            and (current is None or current.version >= self.t)
             and not self._lending.due(self.t)
         ):
             self.gate = self.t
