@@ -1,2 +1,273 @@
-"""Rules left out."""
-FAULTS = {}
+"""The protocol with one rule left out. Each must be found by the world within so many schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from elps.contracts.epoch import Epoch
+from elps.contracts.ids import PartitionId, ShardId, WorkerId
+from elps.psshard.core import commands as do
+from elps.psshard.core.clock import Clock
+from elps.psshard.core.commands import Command
+from elps.psshard.core.cut import Cut, Hold, Piece
+from elps.psshard.core.disputes import Disputes, Outcome
+from elps.psshard.core.lending import Lending
+from elps.psshard.core.part import Advance, Part, Reading, Verdict
+from elps.stream.geometry import Geometry
+from elps.stream.interval import Interval, IntervalSet
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A rule left out."""
+
+    what: str
+    within: int
+    """Schedules, from seed 0 on, among which one must be bad."""
+    how: dict[str, Any] = field(default_factory=dict)
+    """What the world is made of."""
+
+
+# --- the shard's rules ------------------------------------------------------------------------------------------------
+
+
+class NoOverlapCheck(Part):
+    def offer(self, epoch: Epoch, iteration: int, interval: Interval, partition: PartitionId) -> Verdict:
+        verdict = super().offer(epoch, iteration, interval, partition)
+        p = self._partitions.get(partition)
+        if verdict is Verdict.HAVE_IT and p is not None and p.version == iteration:
+            if not p.advancing and not self._skips.overlaps(interval):
+                p.adding += 1
+                return Verdict.ACCEPT
+        return verdict
+
+
+class NoEpochCheck(Part):
+    def offer(self, epoch: Epoch, iteration: int, interval: Interval, partition: PartitionId) -> Verdict:
+        verdict = super().offer(self.epoch, iteration, interval, partition)
+        return Verdict.STALE if verdict is Verdict.EARLY else verdict
+
+
+class NoGate(Part):
+    def due(self, partition: PartitionId) -> Advance | None:
+        self.gate = 10**9
+        return super().due(partition)
+
+
+class NoGone(Part):
+    def reading(self, partition: PartitionId, version: int) -> Reading:
+        reading = super().reading(partition, version)
+        return Reading.READY if reading is Reading.GONE else reading
+
+
+class NoAdding(Part):
+    def due(self, partition: PartitionId) -> Advance | None:
+        p = self._partitions[partition]
+        adding, p.adding = p.adding, 0
+        advance = super().due(partition)
+        p.adding = adding
+        return advance
+
+
+class NoGranules(Part):
+    def __init__(self, epoch: Epoch, geometry: Geometry, skips: tuple[Interval, ...]) -> None:
+        super().__init__(epoch, Geometry(geometry.samples, geometry.batch), skips)
+
+
+class NoFrozen(Part):
+    """Answers a freeze, and goes on accepting."""
+
+    def freeze(self, epoch: Epoch, interval: Interval) -> bool:
+        clean = super().freeze(epoch, interval)
+        self._frozen.discard(interval)
+        return clean
+
+
+# --- the leader's rules -----------------------------------------------------------------------------------------------
+
+
+def _with(part_of_clock: Callable[[Clock], None]) -> type[Clock]:
+    """A clock one part of which is changed."""
+
+    class Changed(Clock):
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            part_of_clock(self)
+
+    return Changed
+
+
+def _lending(kind: type[Lending]) -> type[Clock]:
+    def change(clock: Clock) -> None:
+        clock._lending.__class__ = kind
+
+    return _with(change)
+
+
+def _disputes(kind: type[Disputes]) -> type[Clock]:
+    def change(clock: Clock) -> None:
+        clock._disputes.__class__ = kind
+
+    return _with(change)
+
+
+class NewCut(Lending):
+    """When a worker is lost, the open iteration is cut anew for those who are left."""
+
+    newer = 0
+
+    def leave(self, worker: WorkerId, why: str) -> list[Command]:
+        out = super().leave(worker, why)
+        for v in sorted(self.cuts)[self.newer :]:
+            if self.workers and not any(p.hold is Hold.DISPUTED for p in self.cuts[v].pieces):
+                whole, divide = self._rules.geometry.iteration(v), self._rules.geometry.cut
+                self.cuts[v] = Cut.fresh(whole, self._shares(), self._skips, divide)
+                for w in [w for w, x in self.hands.items() if x.version == v]:
+                    self.idle[w] = 0.0
+                    del self.hands[w]
+        return out
+
+
+class Recut(NewCut):
+    """When a worker is lost, what is lent already of the next iteration is cut anew."""
+
+    newer = 1
+
+
+class CutAnywhere(Lending):
+    """Cuts fall within granules."""
+
+    def _find(self, worker: WorkerId, t: int) -> Any:
+        rules = self._rules
+        geometry = rules.geometry
+        loose = Geometry(geometry.samples, geometry.batch)
+        object.__setattr__(rules, "geometry", loose)
+        try:
+            return super()._find(worker, t)
+        finally:
+            object.__setattr__(rules, "geometry", geometry)
+
+
+class NoCallBack(Lending):
+    def _call_back(self, t: int, now: float) -> list[Command]:
+        return []
+
+
+class NoSecondCallBack(Lending):
+    def called_back(self) -> list[Command]:
+        return []
+
+
+class SkipOnSome(Disputes):
+    """One clean shard is enough."""
+
+    def answer(self, shard: ShardId, interval: Interval, attempt: int, clean: bool) -> Outcome:
+        outcome = super().answer(shard, interval, attempt, clean)
+        return Outcome.CLEAN if outcome is Outcome.UNCLEAN else outcome
+
+
+class AnyAttempt(Disputes):
+    """An answer to an earlier freeze counts."""
+
+    def answer(self, shard: ShardId, interval: Interval, attempt: int, clean: bool) -> Outcome:
+        dispute = self._open.get(interval)
+        return super().answer(shard, interval, dispute.attempt if dispute else attempt, clean)
+
+
+class NoSecondThaw(Disputes):
+    def refused(self) -> list[Interval]:
+        return []
+
+
+class GrantAtOnce(Clock):
+    """A bad gradient is skipped without asking."""
+
+    def bad_gradient(
+        self, worker: WorkerId, iteration: int, interval: Interval, what: str, now: float
+    ) -> list[Command]:
+        self._lending.answered(worker, iteration, interval, now)
+        piece = self._lending.lent(worker, iteration, interval)
+        if piece is not None and not self.over:
+            piece.hold = Hold.DISPUTED
+            self._lending.cuts[iteration].skip(piece)
+            self.skips.add(interval)
+            self._out.append(do.Grant(interval, what))
+        return self._serve(now)
+
+
+class NoHoldingBack(Clock):
+    """An open evaluation does not hold the gate back."""
+
+    def _announce(self) -> None:
+        current, self._lending.round = self._lending.round, None
+        due, self._lending.due = self._lending.due, lambda _: False  # type: ignore[method-assign]
+        super()._announce()
+        self._lending.round, self._lending.due = current, due  # type: ignore[method-assign]
+
+
+class LateCheckpoint(Clock):
+    """Shards hear of a checkpoint some time after its gate."""
+
+    def _take(self) -> list[Command]:
+        out = super()._take()
+        late = getattr(self, "late", [])
+        self.late = [c for c in out if isinstance(c, do.WriteCheckpoint)]
+        return [c for c in out if not isinstance(c, do.WriteCheckpoint)] + late
+
+
+class GateAtTheEnd(Clock):
+    """The gate is announced where the job rests, too."""
+
+    def _announce(self) -> None:
+        passes, self._goal.passes = self._goal.passes, lambda _: True  # type: ignore[method-assign]
+        super()._announce()
+        self._goal.passes = passes  # type: ignore[method-assign]
+
+
+class NoRelending(Clock):
+    """What is computed but does not become complete is not lent again."""
+
+    def tick(self, now: float) -> list[Command]:
+        self._deadlines.stuck = lambda *_: False  # type: ignore[method-assign]
+        return super().tick(now)
+
+
+def _shell(rule: str) -> dict[str, Any]:
+    return {"off": frozenset({rule})}
+
+
+FAULTS = {
+    "no-overlap": Fault("a partition accepts what overlaps", 100, {"part": NoOverlapCheck}),
+    "no-epoch": Fault("a shard takes pushes of any epoch", 1000, {"part": NoEpochCheck}),
+    "no-gate": Fault("partitions do not wait for the gate", 1000, {"part": NoGate}),
+    "no-gone": Fault("a version that was overwritten is read", 1000, {"part": NoGone}),
+    "no-recheck": Fault("what was overwritten while it was read counts", 1000, _shell("no-recheck")),
+    "no-adding": Fault(
+        "a version is written before all is added",
+        100,
+        {"part": NoAdding, **_shell("no-adding")},
+    ),
+    "no-granules": Fault(
+        "cuts fall within granules",
+        100,
+        {"part": NoGranules, "clock": _lending(CutAnywhere)},
+    ),
+    "no-half": Fault("a push cut off in the middle leaves its first part", 1000, _shell("no-half")),
+    "no-frozen": Fault("a frozen interval is accepted", 1000, {"part": NoFrozen}),
+    "new-cut": Fault("an open iteration is cut anew", 100, {"clock": _lending(NewCut)}),
+    "recut": Fault("what is lent is cut anew", 1000, {"clock": _lending(Recut)}),
+    "no-call-back": Fault("nobody is called back", 100, {"clock": _lending(NoCallBack)}),
+    "no-second-call": Fault(
+        "a call back is not repeated", 1000, {"clock": _lending(NoSecondCallBack)}
+    ),
+    "grant-at-once": Fault("a skip is granted without freezing", 1000, {"clock": GrantAtOnce}),
+    "skip-on-some": Fault("one clean shard is enough", 1000, {"clock": _disputes(SkipOnSome)}),
+    "any-attempt": Fault("an old answer to a freeze counts", 1000, {"clock": _disputes(AnyAttempt)}),
+    "no-second-thaw": Fault("a thaw is not repeated", 1000, {"clock": _disputes(NoSecondThaw)}),
+    "no-holding-back": Fault("evaluations do not hold the gate", 1000, {"clock": NoHoldingBack}),
+    "late-checkpoint": Fault("the gate is first", 1000, {"clock": LateCheckpoint}),
+    "gate-at-the-end": Fault("a resting job is left behind", 1000, {"clock": GateAtTheEnd}),
+    "no-relending": Fault("a lost push is waited for", 1000, {"clock": NoRelending}),
+}

@@ -25,7 +25,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A table of the job document."""
 
 
-class Data(_Part, kw_only=True):
+class Data(_Part, frozen=True, kw_only=True):
     """Where the samples come from and how they are split."""
 
     source: Name
@@ -43,7 +43,7 @@ class Data(_Part, kw_only=True):
     """Scaling of dense features, fitted on the training part."""
 
 
-class Optimizer(_Part, kw_only=True):
+class Optimizer(_Part, frozen=True, kw_only=True):
     """How a gradient becomes a step. The learning rate is multiplied by the schedule."""
 
     name: Literal["sgd", "momentum", "adam", "adamw"] = "sgd"
@@ -56,7 +56,7 @@ class Optimizer(_Part, kw_only=True):
     """Added to the gradient as ``weight_decay * parameter``; decoupled from it under ``adamw``."""
 
 
-class Schedule(_Part, kw_only=True):
+class Schedule(_Part, frozen=True, kw_only=True):
     """The factor on the learning rate at each optimizer step."""
 
     name: Literal["constant", "step", "cosine"] = "constant"
@@ -71,7 +71,7 @@ class Schedule(_Part, kw_only=True):
     """``cosine``: the factor at its end."""
 
 
-class Batch(_Part, kw_only=True):
+class Batch(_Part, frozen=True, kw_only=True):
     """The global batch and the grain at which it may be cut."""
 
     global_: Count = msgspec.field(name="global", default=32)
@@ -80,14 +80,14 @@ class Batch(_Part, kw_only=True):
     """Cuts fall on multiples of this; the task is called once per granule when it is above 1."""
 
 
-class Pool(_Part, kw_only=True):
+class Pool(_Part, frozen=True, kw_only=True):
     """How many workers (or shards) the job takes."""
 
     min: Small = 1
     max: Small = 1
 
 
-class Evaluate(_Part, kw_only=True):
+class Evaluate(_Part, frozen=True, kw_only=True):
     """When the held-out samples are evaluated. A job without held-out samples and without this is not evaluated."""
 
     every: Natural = 0
@@ -96,7 +96,7 @@ class Evaluate(_Part, kw_only=True):
     at_end: bool = True
 
 
-class Checkpoint(_Part, kw_only=True):
+class Checkpoint(_Part, frozen=True, kw_only=True):
     """When the parameters are written to the store. Pausing, ending and `make down` always write one."""
 
     every_s: NonNegative = 30.0
@@ -105,7 +105,7 @@ class Checkpoint(_Part, kw_only=True):
     """Iterations between checkpoints; 0: by time only."""
 
 
-class Stop(_Part, kw_only=True):
+class Stop(_Part, frozen=True, kw_only=True):
     """When to stop before the last iteration."""
 
     metric: Name | None = None
@@ -117,7 +117,7 @@ class Stop(_Part, kw_only=True):
     """Training time after which the job ends at the next boundary."""
 
 
-class Limits(_Part, kw_only=True):
+class Limits(_Part, frozen=True, kw_only=True):
     """Bounds on waiting for the job's own code."""
 
     start_s: Positive = 120.0
@@ -129,7 +129,7 @@ class Limits(_Part, kw_only=True):
     """The least time a lease gets, however fast the earlier ones were."""
 
 
-class JobDocument(_Part, kw_only=True):
+class JobDocument(_Part, frozen=True, kw_only=True):
     """A job as its user describes it."""
 
     id: str | None = None

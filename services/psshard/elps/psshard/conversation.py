@@ -3,24 +3,50 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import structlog
 
 from elps.contracts.epoch import Epoch
 from elps.contracts.errors import ElpsError, ProtocolError
-from elps.contracts.ids import WorkerId
+from elps.contracts.ids import JobId, WorkerId
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command, Lend
 from elps.psshard.identity import Identity
-from elps.psshard.trainers import Computed, Pushed, Sums, TrainerLink, What, read
+from elps.psshard.origin import Origin
+from elps.psshard.trainers import Computed, Pushed, Sums, TrainerLink, Trainers, What, read
+from elps.storage.checkpoints import Manifest
 from elps.wire.connection import Connection
 from elps.wire.frames import Header, Kind
 
-if TYPE_CHECKING:
-    from elps.psshard.lead import Lead
-
 log = structlog.get_logger()
+
+
+class Leader(Protocol):
+    """What a conversation needs of the leader: the state that its lock guards, and what can be asked of it."""
+
+    job: JobId
+    lock: threading.Lock
+    epoch: Epoch
+    clock: Clock | None
+    origin: Origin
+    trainers: Trainers
+
+    def event(
+        self, ask: Callable[[Clock, float], list[Command]], epoch: Epoch | None = None
+    ) -> None:
+        """Give the clock an event and execute what it commands."""
+
+    def open(self, manifest: Manifest | None) -> None:
+        """Begin at a checkpoint or at version 0."""
+
+    def dismiss(self, worker: WorkerId, reason: str) -> None:
+        """Give up on a trainer."""
+
+    def fail(self, reason: str) -> None:
+        """The job cannot go on."""
 
 
 class Conversation:
@@ -30,7 +56,7 @@ class Conversation:
     From then on it asks for leases. The first ready trainer of a job without a checkpoint brings version 0.
     """
 
-    def __init__(self, lead: Lead) -> None:
+    def __init__(self, lead: Leader) -> None:
         self._lead = lead
 
     def serve(self, connection: Connection, worker: WorkerId) -> None:
@@ -150,6 +176,16 @@ class Conversation:
             link.tell(Header(Kind.INITIALISE, epoch))
         if held:
             self._admit(link, epoch)
+
+    def initialise_again(self) -> None:
+        """A shard may have missed version 0: who was to bring it does so once more. What is there stays as it is."""
+        lead = self._lead
+        with lead.lock:
+            clock, epoch, who = lead.clock, lead.epoch, lead.trainers.initialiser
+            link = lead.trainers.get(who) if who is not None else None
+            lacks = clock is not None and clock.gate < clock.start
+        if link is not None and lacks:
+            link.tell(Header(Kind.INITIALISE, epoch))
 
     def admit_all(self, epoch: Epoch) -> None:
         """Once every partition has its first values, all ready trainers may be lent work."""

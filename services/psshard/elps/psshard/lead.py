@@ -10,30 +10,28 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable
 
 import structlog
 
-from elps.contracts.codec import encode
 from elps.contracts.epoch import Epoch
-from elps.contracts.errors import RetryLater, TaskError
+from elps.contracts.errors import TaskError
 from elps.contracts.ids import JobId, ShardId, WorkerId
 from elps.contracts.messages import HostedJob, HostJob, Phase
-from elps.contracts.topology import job_prefix
 from elps.psshard.bridge import Bridge
 from elps.psshard.checkpointing import Collecting, manifest_of
 from elps.psshard.conversation import Conversation
 from elps.psshard.core import commands as do
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command
+from elps.psshard.keeping import Keeper
 from elps.psshard.link import BEAT_S, RemotePeer
 from elps.psshard.member import Frozen, Missed, Progressed, Report, Trouble, Written
-from elps.psshard.orders import RETRY_S, STORE_WAIT_S, Order, Orders, Peer
+from elps.psshard.orders import Order, Orders, Peer
 from elps.psshard.origin import Origin
 from elps.psshard.reporting import Reporter
 from elps.psshard.trainers import Trainers
-from elps.storage.checkpoints import Manifest, all_manifests, publish
+from elps.storage.checkpoints import Manifest
 from elps.stream.interval import Interval
 from elps.wire.connection import Connection
 from elps.wire.frames import Header, Kind
@@ -41,9 +39,10 @@ from elps.wire.handshake import Hello
 
 UNREACHABLE_S = 1.0
 """A link that is down for longer makes the job `waiting`."""
+LAGS_S = 5.0
+"""A checkpoint that is not in the store after this time is shown."""
 TICK_S = 0.1
 
-T = TypeVar("T")
 log = structlog.get_logger()
 
 
@@ -62,7 +61,7 @@ class Lead:
         self._me, self._bridge = me, bridge
         self._commands: deque[tuple[Epoch, Command]] = deque()
         self._draining = False  #: a thread is executing commands
-        self._closed = threading.Event()
+        self._keeper = Keeper(host.job, bridge, self.fail)
         self._called_back: dict[WorkerId, int] = {}  #: said again when a link comes back
         self._collecting: Collecting | None = None
         self._ended: tuple[Phase, str] | None = None  #: finished, failed or paused, with the reason
@@ -82,12 +81,12 @@ class Lead:
         """Begin: dial the other shards, and find out where the job starts from."""
         for peer in self._remote:
             peer.start()
-        self._in_background("lead", self._resolve)
-        self._in_background("tick", self._tick)
+        self._keeper.in_background("lead", self._resolve)
+        self._keeper.in_background("tick", self._tick)
 
     def close(self, reason: str) -> None:
         """Stop leading: trainers are told, links end."""
-        self._closed.set()
+        self._keeper.closed.set()
         with self.lock:
             links = self.trainers.all()
         for link in links:
@@ -99,8 +98,7 @@ class Lead:
 
     def _resolve(self) -> None:
         """Find the newest checkpoint and the skips; without one the first ready trainer says what the job is."""
-        skips = self._ask_store(lambda: self._bridge.store.get(self._skips_key))
-        manifests = self._ask_store(lambda: all_manifests(self._bridge.store, self.job))
+        skips, manifests = self._keeper.skips(), self._keeper.manifests()
         try:
             with self.lock:
                 manifest = self.origin.remember(skips, manifests)
@@ -149,7 +147,7 @@ class Lead:
         """Go back to the newest checkpoint that can be loaded."""
 
         def run() -> None:
-            manifests = self._ask_store(lambda: all_manifests(self._bridge.store, self.job))
+            manifests = self._keeper.manifests()
             with self.lock:
                 manifest = self.origin.usable(manifests)
             if manifest is None and must_restore:
@@ -158,18 +156,14 @@ class Lead:
             self.reporter.event("rolled_back", reason)
             self.open(manifest)
 
-        self._in_background("back", run)
-
-    @property
-    def _skips_key(self) -> str:
-        return job_prefix(self.job) + "skips"
+        self._keeper.in_background("back", run)
 
     # --- trainers -----------------------------------------------------------------------------------------------------
 
     def refusal(self, worker: WorkerId) -> str:
         """Why a trainer may not connect; empty when it may."""
         with self.lock:
-            if self._closed.is_set() or self._ended is not None:
+            if self._keeper.closed.is_set() or self._ended is not None:
                 return "the job has ended here"
             return self.trainers.refusal(worker)
 
@@ -204,6 +198,7 @@ class Lead:
             case Written():
                 self._collect(shard, report)
             case Missed(_, version):
+                self.reporter.saving(None, time.monotonic())
                 self.event(lambda clock, now: clock.checkpoint_abandoned(version, now), epoch)
             case Trouble(_, reason, damaged):
                 self._trouble(shard, epoch, reason, damaged)
@@ -233,11 +228,10 @@ class Lead:
             assignment = self.origin.assignment(shard, self.clock.rules.iterations)
             called = dict(self._called_back)
         peer.carry_out(epoch, assignment)
+        self._conversation.initialise_again()
         for worker, ticket in called.items():
             peer.carry_out(epoch, do.CallBack(worker, ticket))
         self.event(lambda clock, now: clock.link_restored(shard, now), epoch)
-
-    # --- the store ----------------------------------------------------------------------------------------------------
 
     def _collect(self, shard: ShardId, report: Written) -> None:
         with self.lock:
@@ -248,59 +242,18 @@ class Lead:
             if entries is None:
                 return
             self._collecting = None
+            skips, progress = self.origin.skips, self.reporter.progress
             manifest = manifest_of(
-                self.host,
-                identity,
-                collecting,
-                entries,
-                self.origin.skips,
-                self.reporter.progress,
-                time.time(),
+                self.host, identity, collecting, entries, skips, progress, time.time()
             )
 
-        def run() -> None:
-            self._ask_store(lambda: publish(self._bridge.store, manifest))
-            self.reporter.checkpointed(manifest.iteration)
+        def valid() -> None:
+            self.reporter.checkpointed(report.version)
             self.event(
-                lambda clock, now: clock.checkpoint_written(manifest.iteration, now), report.epoch
+                lambda clock, now: clock.checkpoint_written(report.version, now), report.epoch
             )
 
-        self._in_background("ckpt", run)
-
-    def _keep_skip(self, interval: Interval) -> None:
-        with self.lock:
-            self.origin.add_skips([interval])
-            data = encode([[i.lo, i.hi] for i in self.origin.skips])
-        self.reporter.skipped(interval)
-        self._in_background(
-            "skip", lambda: self._ask_store(lambda: self._bridge.store.put(self._skips_key, data))
-        )
-
-    def _ask_store(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Ask until the store answers; `RetryLater` once the job is dropped here."""
-        while True:
-            try:
-                answer = self._bridge.wait(call(), STORE_WAIT_S, "the store")
-            except RetryLater as error:
-                self.reporter.store_trouble = str(error)
-                log.warning("waiting_for_store", job=self.job, reason=str(error))
-                if self._closed.wait(RETRY_S):
-                    raise
-            else:
-                self.reporter.store_trouble = ""
-                return answer
-
-    def _in_background(self, what: str, run: Callable[[], object]) -> None:
-        def until_dropped() -> None:
-            try:
-                run()
-            except RetryLater as error:  # only once the job is dropped here
-                log.info("given_up", job=self.job, what=what, reason=str(error))
-            except Exception as error:
-                log.exception("leader_failed", job=self.job, what=what)
-                self.fail(f"the leader failed in {what}: {type(error).__name__}: {error}")
-
-        threading.Thread(target=until_dropped, name=f"{what}-{self.job}"[:15], daemon=True).start()
+        self._keeper.publish(manifest, valid)
 
     # --- events and commands ------------------------------------------------------------------------------------------
 
@@ -348,7 +301,7 @@ class Lead:
             case do.Dismiss(worker, reason):
                 self.dismiss(worker, reason)
             case do.RollBack(interval, reason):
-                self._keep_skip(interval)
+                self._skip(interval)
                 self._reopen(reason, must_restore=False)
             case do.Fail(reason):
                 self.fail(reason)
@@ -369,8 +322,9 @@ class Lead:
             case do.CallBack(worker, ticket):
                 self._called_back[worker] = ticket
             case do.Grant(interval, _):
-                self._keep_skip(interval)
+                self._skip(interval)
             case do.WriteCheckpoint(version):
+                self.reporter.saving(version, time.monotonic())
                 with self.lock:
                     if self._collecting is None or self._collecting.version != version:
                         self._collecting = Collecting(
@@ -378,6 +332,13 @@ class Lead:
                         )
         for shard in sorted(self._peers, key=lambda s: (s == self._me, s)):
             self._peers[shard].carry_out(epoch, order)
+
+    def _skip(self, interval: Interval) -> None:
+        with self.lock:
+            self.origin.add_skips([interval])
+            skips = self.origin.skips
+        self.reporter.skipped(interval)
+        self._keeper.keep_skips(skips)
 
     # --- goals and reports --------------------------------------------------------------------------------------------
 
@@ -421,7 +382,7 @@ class Lead:
 
     def _tick(self) -> None:
         beat_at = 0.0
-        while not self._closed.wait(TICK_S):
+        while not self._keeper.closed.wait(TICK_S):
             now = time.monotonic()
             self.event(lambda clock, at: clock.tick(at))
             if now - beat_at >= BEAT_S:
@@ -460,11 +421,14 @@ class Lead:
             named = "; ".join(f"{p.address.shard}: {p.trouble}" for p in down)
             return "waiting", f"cannot reach {named}"
         if clock is None:
-            store = self.reporter.store_trouble or "waiting for the store"
+            store = self._keeper.trouble or "waiting for the store"
             return "loading", "waiting for a trainer to be ready" if self.origin.known else store
         if clock.gate < clock.start:
             behind = ", ".join(s for s, v in clock.held.items() if v < clock.start)
             return "loading", f"waiting for the first values on {behind}"
         if not clock.workers:
             return "waiting", "no worker is ready"
-        return ("pausing" if self._pause_wanted else "running"), clock.waiting_for(now)
+        if clock.over:
+            return "waiting", self._keeper.trouble or "going back to the newest checkpoint"
+        saying = [clock.waiting_for(now), self.reporter.lag(now, LAGS_S, self._keeper.trouble)]
+        return ("pausing" if self._pause_wanted else "running"), "; ".join(filter(None, saying))

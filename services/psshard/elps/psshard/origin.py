@@ -43,6 +43,8 @@ class Origin:
         usable = self.usable(manifests)
         self.known = True
         if usable is None:
+            if (lost := self._host.progress.checkpoint) is not None:
+                raise TaskError(f"the checkpoint of iteration {lost} is gone from the store")
             return None
         document = self._host.document
         for name, then, now in (

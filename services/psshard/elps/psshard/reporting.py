@@ -28,14 +28,14 @@ class Reporter:
     def __init__(self, host: HostJob, bridge: Bridge) -> None:
         self._host, self._bridge = host, bridge
         self.progress: Progress = host.progress
-        self.store_trouble = ""  #: what the store last answered, while it does not
+        self._saving: tuple[int, float] | None = None  #: checkpoint under way, since when
         self._rules: Rules | None = None
         self._steps = 0  #: optimizer steps, for the learning rate shown
 
     def opened(self, rules: Rules, manifest: Manifest | None) -> None:
         """The job begins, or begins again, at a checkpoint or at version 0."""
         start = manifest.iteration if manifest is not None else 0
-        self._rules = rules
+        self._rules, self._saving = rules, None
         self._steps = max((p.steps for p in manifest.partitions), default=0) if manifest else 0
         changes: dict[str, object] = {
             "iteration": start,
@@ -101,8 +101,22 @@ class Reporter:
         self._change(metrics=shown, metrics_iteration=version)
         self.event("evaluated", "", iteration=version, metrics=shown)
 
+    def saving(self, version: int | None, now: float) -> None:
+        """A checkpoint is being written; None: it was given up."""
+        if version is None or self._saving is None or self._saving[0] != version:
+            self._saving = (version, now) if version is not None else None
+
+    def lag(self, now: float, limit_s: float, trouble: str) -> str:
+        """Which checkpoint takes longer than `limit_s`, for people; empty when none does."""
+        if self._saving is None or now - self._saving[1] <= limit_s:
+            return ""
+        version, since = self._saving
+        lags = f"checkpoint of version {version} is not in the store after {now - since:.0f} s"
+        return f"{lags}: {trouble}" if trouble else lags
+
     def checkpointed(self, version: int) -> None:
         """Send word of a valid checkpoint."""
+        self._saving = None
         self._change(checkpoint=version)
         self.event("checkpointed", f"version {version} is in the store", iteration=version)
 

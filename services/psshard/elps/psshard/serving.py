@@ -21,8 +21,8 @@ from elps.wire.frames import MAX_PART_BYTES, Flag, Header, Kind, Status
 
 PULL_WAIT_S = 2.0
 """A pull that waits longer is told that the shard is still here."""
-ASSIGN_WAIT_S = 20.0
-"""How long a trainer that is ahead of the leader's word is waited for."""
+ASSIGN_WAIT_S = 10.0
+"""How long a trainer that is ahead of the leader's word waits for it here; less than it waits for an answer."""
 GATHER_BYTES = 256 * 1024
 """Up to this size a pull is answered with one copy and one send."""
 
@@ -60,7 +60,8 @@ class PushConnection:
         """Serve until the connection ends."""
         while True:
             header = self._connection.receive()
-            self._worst = max(self._worst, self._handle(header))
+            status = self._handle(header)
+            self._worst = max(self._worst, status)
             if header.flags & Flag.LAST:
                 self._connection.send(
                     Header(
@@ -94,7 +95,9 @@ class PushConnection:
 
     def _part(self, header: Header) -> Status:
         partition = PartitionId(header.partition)
-        if header.kind is Kind.VALUES:
+        if (
+            header.kind is Kind.VALUES and self._worst is Status.OK
+        ):  # waited in vain? then only once
             self._member.wait_assigned(header.epoch, ASSIGN_WAIT_S)
         size = self._member.partition_bytes(header.epoch, partition)
         if size is None:  # another epoch, or not here: the bytes are read and forgotten

@@ -1,0 +1,90 @@
+"""The table of a job's life."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elps.contracts.epoch import Term
+from elps.contracts.errors import IllegalEvent
+from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
+from elps.contracts.job import JobDocument
+from elps.contracts.state import Allocation, JobRecord, JobState
+from elps.scheduler.core.life import CHANGES, LifeEvent, change, problems
+
+PLACE = Allocation(
+    term=Term(1, 2), shards=[ShardId("s")], workers={WorkerId("j-w1"): AgentId("a")}, size=1
+)
+
+
+def record() -> JobRecord:
+    return JobRecord(
+        id=JobId("j"),
+        document=JobDocument(task="linear", iterations=1),
+        state=JobState.QUEUED,
+        reason="submitted",
+        seq=1,
+        submitted_at=1.0,
+        changed_at=1.0,
+        terms=1,
+    )
+
+
+@pytest.mark.parametrize("state", [s for s in JobState if s.ended])
+@pytest.mark.parametrize("event", list(LifeEvent))
+def test_nothing_happens_to_a_job_that_has_ended(state: JobState, event: LifeEvent) -> None:
+    assert (state, event) not in CHANGES
+
+
+@pytest.mark.parametrize("state", [s for s in JobState if not s.ended])
+def test_kill_is_allowed_in_every_live_state(state: JobState) -> None:
+    assert CHANGES[state, LifeEvent.KILLED] is JobState.KILLED
+
+
+def test_every_state_can_be_reached_and_every_live_one_can_end() -> None:
+    reached = {JobState.QUEUED}
+    while more := {after for (state, _), after in CHANGES.items() if state in reached} - reached:
+        reached |= more
+    assert reached == set(JobState)
+
+
+@given(st.lists(st.sampled_from(list(LifeEvent)), max_size=12), st.booleans())
+def test_an_event_either_is_in_the_table_or_raises_and_changes_nothing(
+    events: list[LifeEvent], pausing: bool
+) -> None:
+    import msgspec
+
+    job, at = record(), itertools.count(2)
+    for event in events:
+        if pausing and job.allocation is not None:
+            job = msgspec.structs.replace(job, pausing=True)
+        before = msgspec.to_builtins(job)
+        place = PLACE if event is LifeEvent.PLACED else None
+        try:
+            changed = change(job, event, "because", float(next(at)), place)
+        except IllegalEvent as error:
+            assert (job.state, event) not in CHANGES
+            assert job.state.value in str(error)
+            assert msgspec.to_builtins(job) == before
+        else:
+            assert changed.state is CHANGES[job.state, event]
+            assert changed.reason == "because"
+            assert problems(changed) == []
+            job = changed
+
+
+def test_an_allocation_comes_with_placing_and_with_nothing_else() -> None:
+    with pytest.raises(IllegalEvent):
+        change(record(), LifeEvent.PLACED, "", 1.0)
+    with pytest.raises(IllegalEvent):
+        change(record(), LifeEvent.PAUSED, "", 1.0, PLACE)
+
+
+def test_an_ended_job_keeps_no_secret() -> None:
+    import msgspec
+
+    job = msgspec.structs.replace(record(), secret="s3cret")
+    assert change(job, LifeEvent.KILLED, "", 2.0).secret == ""
