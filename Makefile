@@ -22,6 +22,7 @@ help: ## Show this list
 
 setup: $(STAMP) ## Make .venv with everything in it; fetch RabbitMQ and Redis if they are missing
 	@$(LOCAL) fetch
+	@echo "elps is set up: make up, make test, or $(BIN)/elps --help"
 
 # Keyed on pyproject.toml: done again only when that changes.
 $(STAMP): pyproject.toml
@@ -74,14 +75,14 @@ cover: $(STAMP) ## Which lines the tests without input or output reach
 bench: setup ## Measure; prints JSON lines
 	@for file in tests/bench/bench_*.py; do $(BIN)/python $$file $(ARGS) || exit 1; done
 
-up: setup ## Start a private RabbitMQ, Redis and all services, or change their number [WORKERS=2] [SHARDS=2]
+up: $(STAMP) ## Start a private RabbitMQ, Redis and all services, or change their number [WORKERS=2] [SHARDS=2]
 	@$(LOCAL) up --workers $(WORKERS) --shards $(SHARDS)
 
 down: $(STAMP) ## Checkpoint running jobs and end all of it
 	@$(LOCAL) down
 
 status: $(STAMP) ## Show the processes of the stack
-	@$(LOCAL) status
+	@$(LOCAL) status || true   # python -m elps.local status tells programs by its exit code
 
 clean: $(STAMP) ## End the stack and remove its data and logs [ALL=1: the unpacked RabbitMQ and Redis too]
 	@$(LOCAL) clean $(if $(ALL),--all)

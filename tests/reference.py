@@ -182,8 +182,9 @@ def textbook_step(
         velocity = kind(spec.momentum) * state["momentum"] + g
         return value - kind(lr) * velocity, {"momentum": velocity}
     b1, b2 = kind(spec.beta1), kind(spec.beta2)
-    m = b1 * state["m"] + (1 - b1) * g
-    v = b2 * state["v"] + (1 - b2) * g**2
+    # 1 - 0.999 taken in float32 is off by 1e-5, which would be more than what is compared here.
+    m = b1 * state["m"] + kind(1 - spec.beta1) * g
+    v = b2 * state["v"] + kind(1 - spec.beta2) * g**2
     m_hat = m / kind(1 - spec.beta1**step)
     v_hat = v / kind(1 - spec.beta2**step)
     if spec.name == "adamw":

@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +21,13 @@ from jobs import Job
 
 from elps.cli.composing import Create, Member, installed_services
 from elps.client.control import Client
-from elps.contracts.codec import parse_job
+from elps.contracts.codec import decode, parse_job
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import Reply
+from elps.contracts.messages import AgentBeat, Reply, ShardBeat
+from elps.contracts.topology import AGENT_BEAT, MEMBERS, SHARD_BEAT
 from elps.messaging.amqp import AmqpBus
 from elps.messaging.memory import MemoryBroker, MemoryBus
-from elps.messaging.port import Bus
+from elps.messaging.port import Bus, Delivery, Queue
 from elps.runtime.service import Context
 from elps.storage.memory import MemoryStore
 from elps.storage.port import Store
@@ -107,6 +108,9 @@ class Cluster:
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._jobs: list[Job] = []
         self._numbers: dict[str, int] = {}
+        self.agents: dict[str, AgentBeat] = {}  #: newest heartbeat of each
+        self.held_bytes: dict[str, dict[str, int]] = {}  #: job to shard to the most that it held
+        self._heard = asyncio.Condition()
         self.bus: Bus
         self.store: Store
         self.client: Client
@@ -197,6 +201,39 @@ class Cluster:
     async def open(self) -> None:
         self.bus, self.store = await self.backend.connect("test")
         self.client = Client(self.bus, timeout_s=ANSWER_S)
+        keys = (AGENT_BEAT, SHARD_BEAT)
+        queue = Queue("elps.test.members", tuple((MEMBERS, key) for key in keys))
+        await self.bus.subscribe(queue, self._hear)
+
+    async def _hear(self, delivery: Delivery) -> None:
+        beat = decode(delivery.body, AgentBeat | ShardBeat)  # type: ignore[arg-type]  # a union
+        async with self._heard:
+            if isinstance(beat, AgentBeat):
+                self.agents[beat.agent] = beat
+            else:
+                for hosted in beat.jobs:
+                    held = self.held_bytes.setdefault(hosted.job, {})
+                    held[beat.shard] = max(held.get(beat.shard, 0), hosted.bytes_held)
+            self._heard.notify_all()
+
+    async def until(
+        self, condition: Callable[[], bool], what: str, timeout_s: float = 20.0
+    ) -> None:
+        """Wait until heartbeats show something."""
+        try:
+            async with asyncio.timeout(timeout_s), self._heard:
+                await self._heard.wait_for(condition)
+        except TimeoutError:
+            raise AssertionError(f"not within {timeout_s:g} s: {what}; {self.agents}") from None
+
+    def trainers(self, job: Job | None = None) -> dict[str, int]:
+        """Living trainers and their process ids."""
+        return {
+            t.worker: t.pid
+            for beat in self.agents.values()
+            for t in beat.trainers
+            if t.state != "exited" and (job is None or t.job == job.id)
+        }
 
     async def close(self) -> None:
         """End everything, in the order in which a stack does."""

@@ -1,6 +1,6 @@
 """Gates: places in a task's code at which it asks the test what to do, and waits for the answer.
 
-So a test knows exactly where a trainer is when it is killed, and no task needs a clock or a file to misbehave once only.
+So a test knows exactly where a trainer is when it is killed, and no task needs a clock or a file to misbehave once.
 """
 
 from __future__ import annotations

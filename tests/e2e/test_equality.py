@@ -8,18 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import pytest_asyncio
-import reference
 from cluster import Cluster, agent, running, scheduler, shard, size
-from jobs import Job
+from comparing import assert_equal_to_plain_loop
 
-from elps.contracts.job import JobDocument
 from elps.stream.geometry import Geometry
-from elps.stream.interval import Interval
-from elps.stream.order import Order
+from elps.stream.order import permutation
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 SIZES = [(1, 1), (2, 1), (2, 2), (3, 2)]
 
 
@@ -41,71 +37,120 @@ def sparse_samples(samples: int, features: int) -> str:
         chosen = np.flatnonzero(rng.random(features) < 0.125)
         values = rng.standard_normal(chosen.size)
         label = 1 if values @ truth[chosen] + 0.3 * rng.standard_normal() > 0 else -1
-        lines.append(f"{label} " + " ".join(f"{i + 1}:{v:.5f}" for i, v in zip(chosen, values, strict=True)))
+        columns = zip(chosen + 1, values, strict=True)
+        lines.append(f"{label} " + " ".join(f"{i}:{value:.5f}" for i, value in columns))
     return "\n".join(lines) + "\n"
 
 
-PERCEPTRON = {
+PERCEPTRON: dict[str, Any] = {
     "id": "digits",
     "task": "mlp",
-    "task_args": {"hidden": [32]},
+    # Not relu: in float32 a unit within rounding of its kink goes either way, which is no fault.
+    "task_args": {"hidden": [32], "activation": "tanh"},
     "data": {"source": "digits", "test_fraction": 0.2, "scale": "standard"},
-    "optimizer": {"name": "adam", "lr": 0.01},
+    "optimizer": {"name": "adam", "lr": 0.003},
     "batch": {"global": 64},
     "evaluate": {"every": 50},
     "iterations": 200,
 }
-LOGISTIC = {
+LOGISTIC: dict[str, Any] = {
     "id": "sparse",
     "task": "logistic",
     "task_args": {"l2": 0.001},
-    "data": {"source": "libsvm", "path": "sparse.svm", "test_fraction": 0.1},
+    "data": {"source": "libsvm", "path": "sparse.svm"},
     "optimizer": {"name": "sgd", "lr": 0.5},
-    "batch": {"global": 32},
+    "batch": {"global": 8},
     "iterations": 200,
 }
 
 
-def same(got: Any, expected: Any, dtype: str) -> None:
-    np.testing.assert_allclose(got, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
-
-
-async def trained(job: Job, cluster: Cluster) -> reference.Reference:
-    """Follow a job to its end and compare all that it gave with the plain loop."""
-    document = job.document
-    record = await job.finished()
-    expected = reference.run(document, cluster.env)
-    assert record.progress.iteration == expected.iterations
-    assert (await job.manifest()).iteration == expected.iterations
-    same(await job.flat(), expected.flat(), document.dtype)
-    same(job.losses(), expected.losses, document.dtype)
-    assert [r.iteration for r in job.rows] == list(range(expected.iterations))
-    told = {e.iteration: e.metrics for e in job.told("evaluated")}
-    assert told.keys() == expected.evaluations.keys()
-    for iteration, metrics in expected.evaluations.items():
-        assert told[iteration].keys() == metrics.keys()
-        for name, value in metrics.items():
-            same(told[iteration][name], value, document.dtype)
-    return expected
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("workers", "shards"), SIZES)
-async def test_perceptron_equals_the_plain_loop(
+async def test_digits_perceptron_with_adam_equals_the_plain_loop(
     cluster: Cluster, workers: int, shards: int, dtype: str
 ) -> None:
     job = await cluster.submit(**PERCEPTRON, **size(workers, shards), dtype=dtype)
-    expected = await trained(job, cluster)
-    assert len(expected.evaluations) == 4
-    assert {t.worker for row in job.rows for t in row.workers} == {
-        f"{job.id}-w{n}" for n in range(1, workers + 1)
-    }
+    expected = await assert_equal_to_plain_loop(job, cluster.env)
+    assert sorted(expected.evaluations) == [50, 100, 150, 200]
+    assert expected.evaluations[200]["accuracy"] > 0.9
+    everyone = {f"{job.id}-w{n}" for n in range(1, workers + 1)}
+    assert all({t.worker for t in row.workers} == everyone for row in job.rows)
+    assert all(sum(t.samples for t in row.workers) == row.samples for row in job.rows)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("workers", "shards"), SIZES)
-async def test_sparse_logistic_regression_equals_the_plain_loop(
+async def test_sparse_logistic_regression_with_sgd_equals_the_plain_loop(
     cluster: Cluster, workers: int, shards: int, dtype: str
 ) -> None:
+    """858 samples in batches of 8: the last one of each pass has 2, fewer than there are workers."""
     job = await cluster.submit(**LOGISTIC, **size(workers, shards), dtype=dtype)
-    await trained(job, cluster)
+    await assert_equal_to_plain_loop(job, cluster.env)
+    assert [row.samples for row in job.rows[106:109]] == [8, 2, 8]
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "momentum, weight decay, steps after a warm-up": {
+        "optimizer": {"name": "momentum", "lr": 0.1, "momentum": 0.8, "weight_decay": 0.01},
+        "schedule": {"name": "step", "warmup": 7, "step_size": 20, "gamma": 0.5},
+    },
+    "adamw, cosine after a warm-up": {
+        "optimizer": {"name": "adamw", "lr": 0.01, "weight_decay": 0.1},
+        "schedule": {"name": "cosine", "warmup": 10, "floor": 0.05},
+    },
+    "adam, weight decay, short cosine": {
+        "optimizer": {"name": "adam", "lr": 0.01, "weight_decay": 0.001, "beta1": 0.8},
+        "schedule": {"name": "cosine", "total": 40},
+    },
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("variant", VARIANTS)
+async def test_every_optimizer_and_schedule_equals_the_plain_loop(
+    cluster: Cluster, variant: str, dtype: str
+) -> None:
+    job = await cluster.submit(
+        id="variant",
+        task="logistic",
+        data={"source": "breast_cancer", "test_fraction": 0.2, "scale": "standard"},
+        batch={"global": 50},
+        passes=8,
+        dtype=dtype,
+        **VARIANTS[variant],
+        **size(2, 2),
+    )
+    expected = await assert_equal_to_plain_loop(job, cluster.env)
+    assert sorted(expected.evaluations) == [10 * n for n in range(1, 9)]
+    assert len({row.lr for row in job.rows}) > 2
+
+
+async def test_relu_perceptron_in_float64_equals_the_plain_loop(cluster: Cluster) -> None:
+    relu = {**PERCEPTRON, "task_args": {"hidden": [24, 16]}, "iterations": 100, "dtype": "float64"}
+    await assert_equal_to_plain_loop(await cluster.submit(**relu, **size(3, 2)), cluster.env)
+
+
+@pytest.mark.parametrize(("samples", "batch"), [(160, 16), (858, 8), (37, 16), (5, 64)])
+async def test_each_sample_is_used_once_a_pass(cluster: Cluster, samples: int, batch: int) -> None:
+    passes, seed = 3, 11
+    job = await cluster.submit(
+        id="count",
+        task="counting:Counting",
+        task_args={"samples": samples},
+        optimizer={"name": "sgd", "lr": 1.0},
+        batch={"global": batch},
+        passes=passes,
+        seed=seed,
+        **size(3, 2),
+    )
+    record = await job.finished()
+    geometry = Geometry(samples, batch)
+    counted = np.zeros(samples)
+    for pass_ in range(passes):
+        order = permutation(seed, pass_, samples)
+        for k in range(geometry.per_pass):
+            used = order[k * batch : (k + 1) * batch]
+            counted[used] += 1 / len(used)
+    np.testing.assert_allclose((await job.values())["count"], counted, rtol=1e-6)
+    assert record.progress.samples == passes * samples
+    assert record.progress.passes == passes

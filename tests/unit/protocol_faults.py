@@ -234,6 +234,31 @@ class NoRelending(Clock):
         return super().tick(now)
 
 
+class NoDeadline(Clock):
+    """Who hangs with a lease in hand is waited for."""
+
+    kind = "in hand"
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        overdue = self._deadlines.overdue
+        self._deadlines.overdue = lambda *facts: [  # type: ignore[method-assign]
+            (w, why) for w, why in overdue(*facts) if self.kind not in why
+        ]
+
+
+class NoDeadlineToCome(NoDeadline):
+    """Who is called back and does not come is waited for."""
+
+    kind = "not come"
+
+
+class NoDeadlineToAsk(NoDeadline):
+    """Who asks for nothing is waited for."""
+
+    kind = "nothing asked"
+
+
 def _shell(rule: str) -> dict[str, Any]:
     return {"off": frozenset({rule})}
 
@@ -269,5 +294,8 @@ FAULTS = {
     "no-holding-back": Fault("evaluations do not hold the gate", 1000, {"clock": NoHoldingBack}),
     "late-checkpoint": Fault("the gate is first", 1000, {"clock": LateCheckpoint}),
     "gate-at-the-end": Fault("a resting job is left behind", 1000, {"clock": GateAtTheEnd}),
+    "no-deadline": Fault("hung workers are waited for", 1000, {"clock": NoDeadline}),
+    "no-deadline-to-come": Fault("those called back, too", 1000, {"clock": NoDeadlineToCome}),
+    "no-deadline-to-ask": Fault("those that never ask, too", 1000, {"clock": NoDeadlineToAsk}),
     "no-relending": Fault("a lost push is waited for", 1000, {"clock": NoRelending}),
 }

@@ -151,5 +151,5 @@ def draw_job(r: random.Random) -> Job:
         tuple(PartitionId(p) for p in range(r.choice((1, 2, 2, 3)))),
         r.random() < 0.2,
         frozenset(bad),
-        r.choice((0.0, 0.0, 0.0, 0.1, 0.3)),
+        r.choice((0.0, 0.0, 0.2, 0.6)),
     )

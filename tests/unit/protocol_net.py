@@ -32,6 +32,8 @@ class Net:
         self.r = r
         self.ready: list[Link] = []
         self.inside: list[Message] = []  #: in any order
+        self.stalled: list[Message] = []  #: in processes that are not scheduled for a while
+        self.stall = 0.0  #: how likely that is
         self.trace: list[str] | None = None
 
     def send(self, link: Link, *message: Any) -> None:
@@ -42,7 +44,13 @@ class Net:
 
     def later(self, call: Callable[..., None], *arguments: Any) -> None:
         """Something that goes on in a process and ends at some time."""
-        self.inside.append((call, *arguments))
+        stalls = self.stall and self.r.random() < self.stall
+        (self.stalled if stalls else self.inside).append((call, *arguments))
+
+    def go_on(self) -> None:
+        """What stalled goes on."""
+        self.inside += self.stalled
+        self.stalled = []
 
     def _on(self, link: Link) -> None:
         link.at = len(self.ready)
@@ -76,6 +84,8 @@ class Net:
     def deliver(self) -> bool:
         """Let one thing happen; False when there is nothing."""
         ready, inside, r = self.ready, self.inside, self.r
+        if self.stalled and r.random() < 0.03:
+            inside.append(self.stalled.pop(int(r.random() * len(self.stalled))))
         n = len(ready) + min(len(inside), 3)
         if not n:
             return False

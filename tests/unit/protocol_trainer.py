@@ -102,7 +102,7 @@ class Trainer:
         if lease.kind == "evaluate":
             self.tell(leader.evaluation, lease.version, lease.interval, job.sums(lease.interval, values))
             return
-        if job.is_bad(lease.interval) or self.world.r.random() < job.flaky * self.world.trouble:
+        if job.is_bad(lease.interval) or self.world.r.random() < job.flaky * self.world.failing:
             self.tell(leader.bad, lease.version, lease.interval)
             self.tell(leader.asked)
             return
@@ -122,7 +122,7 @@ class Trainer:
             r.shuffle(gradients)
         for g in gradients:
             s = self.world.owner[g[3]]
-            for _ in range(2 if r.random() < 0.1 * self.world.trouble else 1):
+            for _ in range(2 if r.random() < 0.1 * self.world.failing else 1):
                 self.world.net.send(self.out[s], self.world.shards[s].push, self, *g)
 
     def acknowledged(self, epoch: Epoch, t: int, interval: Interval, p: PartitionId) -> None:

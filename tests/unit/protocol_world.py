@@ -31,7 +31,7 @@ from protocol_trainer import Trainer
 
 MAX_EVENTS = 8_000
 MAX_IDLE = 300
-"""Ticks of 2 s in which nothing happens, after failures have stopped: longer than every deadline together."""
+"""Ticks of 5 s in which nothing happens, after failures have stopped: longer than every deadline together."""
 
 
 class World:
@@ -52,7 +52,8 @@ class World:
         self.job = draw_job(r)
         self.net = Net(r)
         self.now = 0.0
-        self.trouble = int(r.random() < 0.9)  #: 0: nothing ever fails
+        self.trouble = r.random() < 0.9  #: whether anything ever fails
+        self.failing = int(self.trouble)  #: whether anything fails now
         self.pipelined = r.random() < 0.5
         names = [ShardId(f"s{i}") for i in range(r.choice((1, 2, 2, 3)))]
         self.owner = {p: r.choice(names) for p in self.job.partitions}
@@ -77,6 +78,7 @@ class World:
         kinds: list[tuple[Callable[[], None], float]] = [
             (self._kill, 1.0),
             (self._cut_some_lease, 1.0),
+            (self._cut_in_push, 2.0),
             (self._hang, 1.0),
             (self._wake, 2.0),
             (self._join, 2.0),
@@ -84,22 +86,24 @@ class World:
             (self._restore_data, 3.0),
             (self._break_link, 1.5),
             (self._restore_link, 3.0),
+            (self._flap_link, 1.5),
             (self._tick, 3.0),
             (self._slow, 1.5),
             (self._pause, 0.6),
             (self._resume, 0.8),
             (self._new_term, 0.3),
         ]
-        chosen = [(k, w) for k, w in kinds if self.r.random() < 0.6]
+        chosen = [(k, w * self.r.choice((0.3, 1, 1, 4))) for k, w in kinds if self.r.random() < 0.6]
         self.actions = [k for k, _ in chosen] if self.trouble else []
         self.weights = [w for _, w in chosen]
         self.rate = self.r.choice((0.02, 0.05, 0.1, 0.2)) if self.actions else 0.0
+        self.net.stall = self.r.choice((0.0, 0.0, 0.05, 0.15)) if self.trouble else 0.0
 
     def _living(self) -> list[Trainer]:
         return [t for t in self.trainers if t.name in self.leader.trainers]
 
     def _join(self) -> None:
-        if len(self._living()) < 5:
+        if len(self._living()) < 6:
             trainer = Trainer(self, WorkerId(f"w{len(self.trainers)}"))
             self.trainers.append(trainer)
             self.leader.connect(trainer)
@@ -118,6 +122,13 @@ class World:
     def _cut_some_lease(self) -> None:
         """A worker is believed dead and goes on: a zombie."""
         if trainer := self._any(self._living()):
+            self.cut_lease(trainer)
+
+    def _cut_in_push(self) -> None:
+        """A zombie whose gradient has reached some partitions."""
+        if trainer := self._any([t for t in self._living() if t.unacked]):
+            for link in trainer.out.values():
+                link.slow = self.r.random() < 0.5
             self.cut_lease(trainer)
 
     def cut_lease(self, trainer: Trainer) -> None:
@@ -159,6 +170,14 @@ class World:
 
     def _restore_link(self) -> None:
         if shard := self._any([s for s in self.shards.values() if not s.to_leader.up]):
+            self.leader.link_restored(shard)
+
+    def _flap_link(self) -> None:
+        """It breaks and is restored at once: what was on it is lost."""
+        shard = self._any([s for s in self.shards.values() if s.to_leader.up])
+        if shard is not None:
+            for link in (shard.from_leader, shard.to_leader):
+                self.net.cut(link, self.r.randint(0, len(link.queue)))
             self.leader.link_restored(shard)
 
     def _tick(self) -> None:
@@ -215,11 +234,11 @@ class World:
 
     def _heal(self) -> None:
         """Nothing fails any more."""
-        trouble, self.trouble = self.trouble, 0
-        self.was_troubled = trouble
+        self.net.stall = 0.0
+        self.net.go_on()
         for trainer in self.trainers:
-            if trainer.hung:
-                trainer.wake()
+            if trainer.hung and self.r.random() < 0.5:
+                trainer.wake()  # the others never do
             for s in self.shards:
                 if not trainer.back[s].up:
                     trainer.reconnect(s)
@@ -228,9 +247,13 @@ class World:
                 self.leader.link_restored(shard)
         for link in self._links():
             link.slow = False
-        self.trouble = trouble
         self._resume()
-        if not self._living():
+        self.failing = 0
+        self._man()
+
+    def _man(self) -> None:
+        """There is somebody to do the work."""
+        if all(t.hung for t in self._living()):
             self._join()
 
     def _finish(self) -> None:
@@ -243,15 +266,14 @@ class World:
             assert not self._calm or idle < 3, "nothing failed, yet it waits for a deadline"
             idle += 1
             assert idle < MAX_IDLE, f"stuck: {self.leader.clock.waiting_for(self.now)}"
-            self.now += 2.0
+            self.now += 5.0
             self.leader.event(self.leader.epoch, lambda c: c.tick(self.now))
-            if not self._living():
-                self._join()
+            self._man()
         raise AssertionError(f"no end: {self.leader.clock.waiting_for(self.now)}")
 
     @property
     def _calm(self) -> bool:
-        return not self.trouble
+        return not self.trouble and not self.job.flaky and not self.job.bad
 
     def see_computed(self, values: list[int]) -> None:
         """A gradient is about to be pushed."""

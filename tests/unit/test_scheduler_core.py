@@ -160,14 +160,14 @@ class Desk:
         job: str = "j",
         term: Term | None = None,
         state: Any = "running",
-        exit: str = "",
+        how: str = "",
     ) -> TrainerStatus:
         return TrainerStatus(
             job=JobId(job),
             term=term or self.term(job),
             worker=WorkerId(worker),
             state=state,
-            exit=exit,
+            exit=how,
         )
 
     def take_sent(self, kind: type[Any]) -> list[tuple[str, Any]]:
@@ -534,7 +534,7 @@ def test_a_dismissed_trainer_is_stopped_and_replaced_under_a_new_name() -> None:
 def test_an_exited_trainer_is_replaced_and_its_leader_told() -> None:
     desk = Desk()
     desk.start()
-    desk.agent(trainers=[desk.trainer("j-w1", state="exited", exit="signal 9")])
+    desk.agent(trainers=[desk.trainer("j-w1", state="exited", how="signal 9")])
     assert desk.state() is JobState.WAITING
     assert "signal 9" in desk.record().reason
     desk.agent(trainers=[])
@@ -548,7 +548,7 @@ def test_five_exits_in_a_row_before_anything_was_ready_fail_the_job() -> None:
     desk.agent()
     desk.submit()
     for n in range(1, 6):
-        exited = desk.trainer(f"j-w{n}", state="exited", exit="ImportError: no module named x")
+        exited = desk.trainer(f"j-w{n}", state="exited", how="ImportError: no module named x")
         desk.agent(trainers=[exited])
         if n < 5:
             desk.agent(trainers=[])
@@ -567,7 +567,7 @@ def test_a_bad_agent_does_not_fail_a_job_that_trains_elsewhere() -> None:
     desk.agent("a1", trainers=[desk.trainer(good)])
     desk.shard(jobs=[desk.hosts(phase="running", ready=[good])])
     for _ in range(5):
-        desk.agent("bad", trainers=[desk.trainer(worker, state="exited", exit="exit code 1")])
+        desk.agent("bad", trainers=[desk.trainer(worker, state="exited", how="exit code 1")])
         desk.agent("bad", trainers=[])
         worker = list(desk.workers())[-1]
     assert desk.state() is JobState.RUNNING
@@ -633,7 +633,7 @@ def test_a_leaving_agent_gives_its_trainers_away_without_blame() -> None:
     desk = Desk()
     desk.start()
     desk.agent("a2")
-    desk.agent("a1", leaving=True, trainers=[desk.trainer("j-w1", state="exited", exit="leaving")])
+    desk.agent("a1", leaving=True, trainers=[desk.trainer("j-w1", state="exited", how="leaving")])
     assert desk.workers() == {"j-w2": "a2"}
     assert desk.core.book.live[JobId("j")].failures == 0
 
@@ -647,8 +647,9 @@ def test_a_restarted_shard_has_lost_the_job_which_is_placed_anew_under_a_higher_
     before = desk.term()
     desk.shard(incarnation="2", jobs=[])
     assert desk.state() is JobState.QUEUED
-    assert "restarted" in desk.record().reason or "needs" in desk.record().reason
-    assert desk.events()[-1] == "queued"
+    event = [c.event for c in desk.out if isinstance(c, PublishEvent)][-1]
+    assert event.what == "queued"
+    assert "shard s1 was restarted" in event.reason
     desk.agent(trainers=[])
     assert desk.state() is JobState.STARTING
     assert desk.term().number > before.number
@@ -722,6 +723,35 @@ def test_a_leaving_shard_has_its_job_checkpointed_and_placed_elsewhere() -> None
     assert desk.record().allocation.shards == ["s2"]
 
 
+def test_the_trainers_of_a_restarted_agent_are_replaced_and_the_reason_is_told() -> None:
+    desk = Desk()
+    desk.start()
+    desk.agent(incarnation="2", trainers=[])
+    assert "agent a1 was restarted" in desk.record().reason
+    desk.agent()
+    assert list(desk.workers()) == ["j-w2"]
+    assert desk.core.book.live[JobId("j")].failures == 0
+
+
+def test_a_lost_member_that_returns_is_free_only_after_it_was_told_to_end_what_it_may_have() -> (
+    None
+):
+    desk = Desk()
+    desk.shard()
+    desk.agent()
+    desk.submit()  # the order to start is on its way to the agent
+    kept = desk.agents.pop("a1")
+    desk.wait(7)
+    assert desk.state() is JobState.WAITING
+    desk.sent.clear()
+    desk.agents["a1"] = kept
+    desk.agent()  # sent before it obeyed
+    assert [m.worker for _, m in desk.take_sent(StopTrainer)] == ["j-w1"]
+    assert desk.workers() == {}
+    desk.agent()
+    assert list(desk.workers()) == ["j-w2"]
+
+
 # --- terms ------------------------------------------------------------------------------------------------------------
 
 
@@ -762,6 +792,37 @@ def test_a_shard_that_knows_a_newer_term_than_the_record_leads_to_a_still_newer_
     desk.shard(jobs=[])
     desk.agent(trainers=[])
     assert desk.term().number > forgotten.number
+
+
+def test_a_shard_that_holds_an_older_term_of_its_job_is_told_to_drop_it() -> None:
+    desk = Desk()
+    desk.granting = False
+    desk.shard()
+    desk.agent()
+    desk.submit()
+    (ask,) = [c for c in desk.out if isinstance(c, AskTerm)]
+    desk.feed(TermGranted(ask.job, ask.attempt, Term(5, 5), "s"))
+    desk.sent.clear()
+    desk.shard(jobs=[desk.hosts(term=Term(4, 4))])
+    ((member, drop),) = desk.take_sent(DropJob)
+    assert (member, drop.term) == ("s1", Term(4, 4))
+    assert desk.state() is JobState.STARTING
+
+
+def test_equal_term_numbers_with_different_nonces_lead_to_a_higher_one() -> None:
+    desk = Desk()
+    desk.shard()
+    desk.agent()
+    desk.submit()
+    twin = Term(desk.term().number, 1)
+    desk.shard(jobs=[desk.hosts(term=twin)])
+    assert (
+        "forgotten its newest second"
+        in [c.event for c in desk.out if isinstance(c, PublishEvent)][-1].reason
+    )
+    desk.shard(jobs=[])
+    desk.agent(trainers=[])
+    assert desk.term().number > twin.number
 
 
 # --- the scheduler restarts -------------------------------------------------------------------------------------------
@@ -830,6 +891,16 @@ def test_after_a_restart_keys_of_killed_jobs_are_removed_and_those_of_others_kep
     after.core.keys_found([JobId("dead"), JobId("alive"), JobId("unknown")])
     after.feed(Ticked())
     assert [c.job for c in after.out if isinstance(c, RemoveKeys)] == ["dead"]
+
+
+def test_after_a_restart_trainers_of_an_agent_that_is_gone_are_replaced() -> None:
+    desk = Desk()
+    desk.start()
+    after = reborn(desk)
+    after.shard(jobs=[after.hosts(phase="running", ready=["j-w1"])])
+    after.wait(7)
+    assert after.state() is JobState.WAITING
+    assert "agent a1 was not heard since the scheduler started" in after.record().reason
 
 
 # --- determinism ------------------------------------------------------------------------------------------------------

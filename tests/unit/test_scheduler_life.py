@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,8 +56,6 @@ def test_every_state_can_be_reached_and_every_live_one_can_end() -> None:
 def test_an_event_either_is_in_the_table_or_raises_and_changes_nothing(
     events: list[LifeEvent], pausing: bool
 ) -> None:
-    import msgspec
-
     job, at = record(), itertools.count(2)
     for event in events:
         if pausing and job.allocation is not None:
@@ -65,9 +64,8 @@ def test_an_event_either_is_in_the_table_or_raises_and_changes_nothing(
         place = PLACE if event is LifeEvent.PLACED else None
         try:
             changed = change(job, event, "because", float(next(at)), place)
-        except IllegalEvent as error:
+        except IllegalEvent:
             assert (job.state, event) not in CHANGES
-            assert job.state.value in str(error)
             assert msgspec.to_builtins(job) == before
         else:
             assert changed.state is CHANGES[job.state, event]
@@ -84,7 +82,5 @@ def test_an_allocation_comes_with_placing_and_with_nothing_else() -> None:
 
 
 def test_an_ended_job_keeps_no_secret() -> None:
-    import msgspec
-
     job = msgspec.structs.replace(record(), secret="s3cret")
     assert change(job, LifeEvent.KILLED, "", 2.0).secret == ""

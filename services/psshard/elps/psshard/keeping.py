@@ -27,6 +27,7 @@ class Keeper:
     def __init__(self, job: JobId, bridge: Bridge, failed: Callable[[str], None]) -> None:
         self._job, self._bridge, self._failed = job, bridge, failed
         self.closed = threading.Event()  #: the job is dropped here
+        self._skips: list[Interval] = []  #: newest list to be kept
         self.trouble = ""  #: what the store last answered, while it does not
 
     def manifests(self) -> list[Manifest]:
@@ -39,9 +40,13 @@ class Keeper:
 
     def keep_skips(self, skips: list[Interval]) -> None:
         """Write the list of granted skips, in the background."""
-        data = encode([[i.lo, i.hi] for i in skips])
+        self._skips = skips
         put = self._bridge.store.put
-        self.in_background("skip", lambda: self._ask(lambda: put(self._skips_key, data)))
+
+        def newest() -> bytes:  # an earlier list that had to wait must not undo a later one
+            return encode([[i.lo, i.hi] for i in self._skips])
+
+        self.in_background("skip", lambda: self._ask(lambda: put(self._skips_key, newest())))
 
     def publish(self, manifest: Manifest, then: Callable[[], None]) -> None:
         """Make a checkpoint valid in the background, then say so."""

@@ -112,7 +112,8 @@ class Member:
                 self._called_back, self._aside, self._low = {}, None, -1
                 self._changed.notify_all()
         if new and not assignment.partitions:
-            self._progressed(epoch, assignment.start)
+            # A model may have fewer partitions than the job has shards: nobody ever waits for none.
+            self._progressed(epoch, assignment.iterations)
         elif not new:
             self._advance_all(epoch)
             if low >= 0:

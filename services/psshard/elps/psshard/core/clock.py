@@ -341,7 +341,7 @@ class Clock:
         """Lend what can be lent, announce what can be announced, rest or end when it is time."""
         if self.over or self._deaths.doomed:
             return self._take()
-        if self._may_begin(now):
+        if self._may_begin(now) and not self._goal.resting:
             self._out += self._lending.serve(self.t, now)
         self._announce()
         if not self._goal.passes(self.t):

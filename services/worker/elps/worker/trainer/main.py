@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from elps.contracts.epoch import NO_EPOCH, Epoch
-from elps.contracts.errors import ElpsError, TaskError
+from elps.contracts.errors import ElpsError, ProtocolError, TaskError
 from elps.contracts.messages import StartTrainer
 from elps.stream.interval import Interval
 from elps.tasks.opening import open_job
@@ -55,7 +55,7 @@ def run(start: StartTrainer, env: Mapping[str, str]) -> int:
     except StaleTerm as error:
         _say(f"elps: not needed any more: {error}")
         return EXIT_DONE
-    except (ConnectionEnded, TimeoutError, ShardUnreachable) as error:
+    except (ConnectionEnded, ProtocolError, TimeoutError, ShardUnreachable) as error:
         _say(f"elps: {error}")
         return EXIT_ORPHANED
     finally:

@@ -96,6 +96,13 @@ def _again(action: Callable[[], T]) -> T:
                 raise ShardUnreachable(f"five connections in a row were lost: {error}") from None
 
 
+def _status(header: Header, peer: str) -> Status:
+    try:
+        return Status(header.status)
+    except ValueError:
+        raise ProtocolError(f"{peer} sent {header.kind.name} with status {header.status}") from None
+
+
 @dataclass
 class Pulled:
     """Outcome of a pull."""
@@ -184,7 +191,7 @@ class Shards:
                         f"{shard.name} answered ticket {header.ticket}, not {ticket}"
                     )
                 if header.kind is Kind.END:
-                    return Status(header.status), first
+                    return _status(header, shard.name), first
                 if header.kind is not Kind.PART or header.partition not in places:
                     raise ProtocolError(
                         f"{shard.name} sent {header.kind.name} {header.partition} to a pull"
@@ -284,7 +291,7 @@ class Pushing:
             if header.kind is not Kind.ACK or header.interval != self._interval:
                 connection.close()
                 raise ProtocolError(f"{shard.name} sent {header.kind.name} to a push")
-            return Status(header.status)
+            return _status(header, shard.name)
 
         return _again(settle)
 

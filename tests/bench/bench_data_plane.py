@@ -1,0 +1,166 @@
+"""Push and pull of 64 MB of float32 as a ratio to a bare loopback copy in the same run, and whole iterations."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from lone_shard import EPOCH, halves, lone_shard
+from measuring import MIB, BarePeer, arguments, emit, in_turns, median, say
+
+from elps import optim
+from elps.contracts.job import Optimizer
+from elps.stream.interval import Interval
+from elps.wire.frames import Status
+from elps.worker.trainer.shards import Pushing, Shards
+
+SIZE_BYTES = 64_000_000
+AIM = 0.7
+"""Share of a bare copy's speed that a push and a pull shall have."""
+
+
+class Worker:
+    """A trainer's side of the data plane, one step at a time."""
+
+    def __init__(self, shards: Shards, elements: int) -> None:
+        self.shards = shards
+        self.params = np.ones(elements, np.float32)
+        self.gradient = np.full(elements, 1e-3, np.float32)
+        self.t, self._ticket = 0, 0
+        if shards.push_values(self.params) is not Status.OK:
+            raise RuntimeError("the first values were refused")
+
+    def push(self, interval: Interval) -> float:
+        """Seconds from the first byte to the shard's acknowledgement."""
+        began = time.perf_counter()
+        status = Pushing(self.shards, self.t, interval, self.gradient, staged=False).finish()
+        took = time.perf_counter() - began
+        if status is not Status.OK:
+            raise RuntimeError(f"the push of {interval} was answered {status.name}")
+        return took
+
+    def push_first(self) -> float:
+        """Half of the iteration's samples: received and put into the sum."""
+        return self.push(halves(self.t)[0])
+
+    def push_last(self) -> float:
+        """The other half: received, added, and the optimizer's step taken."""
+        took = self.push(halves(self.t)[1])
+        self.t += 1
+        return took
+
+    def pull(self) -> float:
+        """Seconds for the newest version, which is complete."""
+        self._ticket += 1
+        began = time.perf_counter()
+        pulled = self.shards.pull(self.t, self._ticket, self.params)
+        took = time.perf_counter() - began
+        if pulled.status is not Status.OK:
+            raise RuntimeError(f"the pull of version {self.t} was answered {pulled.status.name}")
+        return took
+
+
+def bulk(peer: BarePeer, repeats: int) -> None:
+    """Push and pull at 64 MB, in turns with bare copies."""
+    elements = SIZE_BYTES // 4
+    source, target = np.ones(SIZE_BYTES, np.uint8).data, np.ones(SIZE_BYTES, np.uint8).data
+    with lone_shard(elements) as shards:
+        worker = Worker(shards, elements)
+        took = in_turns(
+            repeats,
+            {
+                "copy_256k": lambda: peer.give(source, MIB // 4, SIZE_BYTES),
+                "push_first": worker.push_first,
+                "copy_1m": lambda: peer.give(source, MIB, SIZE_BYTES),
+                "push_last": worker.push_last,
+                "copy_back_256k": lambda: peer.take(target, MIB // 4),
+                "pull": worker.pull,
+                "copy_back_1m": lambda: peer.take(target, MIB),
+            },
+        )
+        if not np.isfinite(worker.params).all() or worker.params[0] == 1.0:
+            raise RuntimeError("the pulled values are not those of training")
+    speed = {name: SIZE_BYTES / 1e9 / median(values) for name, values in took.items()}
+    there = max(speed["copy_256k"], speed["copy_1m"])
+    back = max(speed["copy_back_256k"], speed["copy_back_1m"])
+    about = {"megabytes": 64, "dtype": "float32", "repeats": repeats}
+    for name, value in speed.items():
+        if name.startswith("copy"):
+            emit(f"data_plane.{name}", value, "GB/s", **about, what="bare loopback copy")
+    bare = "the faster bare loopback copy of this run"
+    for name, what, peer_speed in (
+        ("push_first", "received and put into the sum", there),
+        ("push_last", "received, added, SGD step taken", there),
+        ("pull", "of a complete version", back),
+    ):
+        ratio = speed[name] / peer_speed
+        emit(
+            f"data_plane.{name}", speed[name], "GB/s", ratio=ratio, to=bare, aim=AIM, **about, what=what
+        )
+
+
+def apply(repeats: int) -> None:
+    """The shard's kernels on 64 MB in partitions of 1 MiB, in turns with a plain copy in memory."""
+    elements, part = SIZE_BYTES // 4, MIB // 4
+    acc, old, new = (np.ones(elements, np.float32) for _ in range(3))
+    state = {name: np.zeros(elements, np.float32) for name in ("momentum", "m", "v")}
+    optim.warm_up("float32")
+
+    def step(name: str) -> float:
+        spec = Optimizer(name=name, lr=0.01)
+        names = optim.state_names(spec)
+        began = time.perf_counter()
+        for lo in range(0, elements, part):
+            s = slice(lo, min(lo + part, elements))
+            views = {n: state[n][s] for n in names}
+            optim.apply(spec, acc[s], 0.5, old[s], new[s], views, 0.01, 10)
+        return time.perf_counter() - began
+
+    def timed(kernel: str) -> float:
+        began = time.perf_counter()
+        for lo in range(0, elements, part):
+            s = slice(lo, min(lo + part, elements))
+            getattr(optim, kernel)(acc[s], old[s])
+        return time.perf_counter() - began
+
+    def copy() -> float:
+        began = time.perf_counter()
+        np.copyto(new, old)
+        return time.perf_counter() - began
+
+    took = in_turns(
+        repeats,
+        {
+            "copy": copy,
+            "add": lambda: timed("add_into"),
+            "sgd": lambda: step("sgd"),
+            "momentum": lambda: step("momentum"),
+            "adam": lambda: step("adam"),
+        },
+    )
+    base = median(took.pop("copy"))
+    for name, values in took.items():
+        emit(
+            f"data_plane.apply_{name}",
+            median(values) * 1e3,
+            "ms",
+            ratio=median(values) / base,
+            to="a copy of 64 MB in memory",
+            megabytes=64,
+            repeats=repeats,
+        )
+
+
+def main() -> None:
+    """Run all."""
+    options = arguments(__doc__ or "")
+    repeats = 40 if options.full else 12
+    with BarePeer() as peer:
+        say("data plane: 64 MB push and pull beside bare copies")
+        bulk(peer, repeats)
+    say("data plane: kernels")
+    apply(repeats)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Shards die with the parameters that they hold: the job goes back to its newest checkpoint, under a new term."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from realstack.site import Site
+from realstack.training import Operator, Training
+
+from elps.client.http import MonitorHttp
+from elps.client.reading import job_of
+from elps.contracts.state import JobRecord, JobState
+
+TWO = {"min": 2, "max": 2}
+
+
+async def parts(training: Training) -> tuple[str, str]:
+    """The shard that leads the job, and the other."""
+    record = await training.in_state(JobState.RUNNING)
+    assert record.allocation is not None
+    leader, other = record.allocation.shards
+    return leader, other
+
+
+async def shows_redone(site: Site, training: Training, record: JobRecord) -> None:
+    """What was done twice is counted, in the record and for everybody who asks the monitor."""
+    done = [row.iteration for row in training.rows]
+    twice = len(done) - len(set(done))
+    redone = record.progress.redone_iterations
+    # A last row may die with its shard before it is told of; it is counted as redone all the same.
+    assert twice <= redone <= twice + 2, (twice, redone)
+    monitor = MonitorHttp(site.record.monitor_url)
+    shown = job_of(await asyncio.to_thread(monitor.job, training.id))
+    assert shown.redone_iterations == redone
+    assert shown.term == 2
+
+
+@pytest.mark.parametrize("victim", ["leader", "other"])
+async def test_a_job_goes_on_from_its_checkpoint_on_the_shard_that_is_left(
+    site: Site, operator: Operator, rng: random.Random, victim: str
+) -> None:
+    training = await operator.submit(name=f"{victim}-dies")
+    await training.reaches(rng.randrange(25, 60))
+    leader, other = await parts(training)
+    await site.kill(leader if victim == "leader" else other)
+    record = await training.equals_the_plain_loop()
+    assert record.terms == 2
+    await shows_redone(site, training, record)
+    await site.up()
+
+
+@pytest.mark.parametrize("victim", ["leader", "other"])
+async def test_a_job_that_needs_the_dead_shard_waits_until_it_is_back(
+    site: Site, operator: Operator, rng: random.Random, victim: str
+) -> None:
+    training = await operator.submit(name=f"{victim}-needed", shards=TWO)
+    await training.reaches(rng.randrange(25, 60))
+    leader, other = await parts(training)
+    await site.kill(leader if victim == "leader" else other)
+    waiting = await training.in_state(JobState.QUEUED)
+    assert "shard" in waiting.reason
+    await site.up()
+    record = await training.equals_the_plain_loop()
+    assert record.terms == 2
+    await shows_redone(site, training, record)
+
+
+async def test_a_job_without_a_checkpoint_begins_again_when_its_leader_dies(
+    site: Site, operator: Operator, rng: random.Random
+) -> None:
+    training = await operator.submit(name="from-zero", checkpoint={"every": 0, "every_s": 0})
+    await training.reaches(rng.randrange(10, 40))
+    leader, _ = await parts(training)
+    await site.kill(leader)
+    record = await training.equals_the_plain_loop()
+    assert record.progress.redone_iterations >= 10
+    await shows_redone(site, training, record)
+    await site.up()
+
+
+async def test_both_shards_die_at_once_and_the_job_comes_back_with_them(
+    site: Site, operator: Operator, rng: random.Random
+) -> None:
+    training = await operator.submit(name="both-die", dtype="float32", optimizer={"name": "sgd", "lr": 0.5})
+    await training.reaches(rng.randrange(25, 60))
+    await site.kill("shard-1", "shard-2")
+    await training.in_state(JobState.QUEUED)
+    await site.up()
+    record = await training.equals_the_plain_loop()
+    assert record.progress.redone_iterations > 0

@@ -1,0 +1,73 @@
+"""A trained job held against the plain loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import reference
+from jobs import Job
+
+from elps.contracts.codec import encode
+from elps.contracts.job import JobDocument, Pool
+from elps.stream.interval import Interval
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
+"""What the order of additions may make over some hundred iterations."""
+
+_known: dict[bytes, reference.Reference] = {}
+
+
+async def plain(
+    document: JobDocument, env: Mapping[str, str], skips: Iterable[Interval] = ()
+) -> reference.Reference:
+    """What the plain loop gives. Computed once for documents that differ only in who works on them."""
+    nobody = msgspec.structs.replace(document, id=None, workers=Pool(), shards=Pool())
+    key = encode([nobody, [list(s) for s in skips], env.get("ELPS_DATA_PATH", "")])
+    if key not in _known:
+        _known[key] = await asyncio.to_thread(reference.run, nobody, env, skips=list(skips))
+    return _known[key]
+
+
+def assert_close(got: Any, expected: Any, dtype: str) -> None:
+    """Within the tolerance of the dtype."""
+    at = TOLERANCE[dtype]
+    np.testing.assert_allclose(
+        np.asarray(got, float), np.asarray(expected, float), rtol=at, atol=at
+    )
+
+
+async def assert_equal_to_plain_loop(
+    job: Job,
+    env: Mapping[str, str],
+    *,
+    document: JobDocument | None = None,
+    skips: Iterable[Interval] = (),
+    timeout_s: float = 40.0,
+) -> reference.Reference:
+    """Follow a job to its end and compare all that it gave. `document`: as the plain loop is to run it."""
+    record = await job.finished(timeout_s)
+    skips = list(skips)
+    expected = await plain(document or job.document, env, skips)
+    dtype = job.document.dtype
+    assert record.progress.iteration == record.progress.iterations == expected.iterations
+    assert (await job.manifest()).iteration == expected.iterations
+    assert_close(await job.flat(), expected.flat(), dtype)
+    assert_close(job.losses(), expected.losses, dtype)
+    assert sorted({r.iteration for r in job.rows}) == list(range(expected.iterations))
+    await job.until(
+        lambda: job.told("evaluated") != [] or not expected.evaluations, "last evaluation"
+    )
+    told = {e.iteration: e.metrics for e in job.told("evaluated") if e.iteration is not None}
+    assert told.keys() == expected.evaluations.keys()
+    for iteration, metrics in expected.evaluations.items():
+        assert told[iteration].keys() == metrics.keys()
+        for name, value in metrics.items():
+            assert_close(told[iteration][name], value, dtype)
+    if expected.evaluations:
+        assert record.progress.metrics == told[max(told)]
+        assert record.progress.metrics_iteration == max(told)
+    return expected

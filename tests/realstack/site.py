@@ -1,0 +1,139 @@
+"""A real stack in a folder of its own: RabbitMQ, Redis and every service as processes, to be hit and looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from elps.local import processes
+from elps.local.binaries import find_broker
+from elps.local.broker import PrivateBroker
+from elps.local.processes import Handle, is_alive
+from elps.local.record import StackRecord, read_record
+from elps.local.stack import Stack
+
+TASKS = Path(__file__).parent / "tasks"
+CHECKOUT = Path(__file__).parents[2]
+DIES_S = 10.0
+UP_S = 90.0
+PROMPT = {"ELPS_BEAT_S": "0.3", "ELPS_LOST_S": "3", "ELPS_TASK_PATH": str(TASKS)}
+"""Ten beats until a member counts as lost, so that a busy machine loses none by mistake."""
+SERVERS = ("rabbitmq", "redis")
+
+
+class Site:
+    """One stack, whatever state it is in."""
+
+    def __init__(self, folder: Path, workers: int = 2, shards: int = 2, **env: str) -> None:
+        self.folder, self.workers, self.shards = folder, workers, shards
+        self.said: list[str] = []
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("ELPS_")}
+        self.env: Mapping[str, str] = {**inherited, **PROMPT, **env}
+        self.stack = Stack(folder / ".elps", self.env, say=self.said.append)
+        # Programs that were unpacked for the checkout are this stack's too.
+        unpacked = CHECKOUT / ".elps" / "binaries"
+        if unpacked.is_dir() and not (self.stack.home / "binaries").exists():
+            self.stack.home.mkdir(parents=True, exist_ok=True)
+            (self.stack.home / "binaries").symlink_to(unpacked)
+        self._numbers = itertools.count(1)
+
+    def new_id(self, name: str) -> str:
+        """An id that no job here had."""
+        return f"{name}-{next(self._numbers)}"
+
+    # --- as its operator ----------------------------------------------------------------------------------------------
+
+    async def up(self, workers: int | None = None, shards: int | None = None) -> None:
+        """``make up``: start it, mend it, or change its size."""
+        self.workers, self.shards = workers or self.workers, shards or self.shards
+        await asyncio.to_thread(self.stack.up, self.workers, self.shards, UP_S)
+
+    async def down(self) -> None:
+        """``make down``."""
+        await asyncio.to_thread(self.stack.down)
+
+    @property
+    def record(self) -> StackRecord:
+        record = read_record(self.stack.home)
+        assert record is not None
+        return record
+
+    @property
+    def handles(self) -> dict[str, Handle]:
+        """Every recorded process by name, servers first."""
+        record = self.record
+        servers = {"rabbitmq": record.broker, "redis": record.store}
+        return {n: h for n, h in {**servers, **record.services}.items() if h is not None}
+
+    @property
+    def broker(self) -> PrivateBroker:
+        """For what rabbitmqctl shows."""
+        record = self.record
+        assert record.broker_ports is not None
+        home = self.stack.home
+        return PrivateBroker(
+            home / "broker",
+            record.broker_ports,
+            find_broker(home),
+            stack_id=record.stack_id,
+            handle=record.broker,
+        )
+
+    def log(self, name: str) -> str:
+        return self.stack.log_of(name).read_text(errors="replace")
+
+    # --- as its enemy -------------------------------------------------------------------------------------------------
+
+    async def kill(self, *names: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to processes of the stack and wait for their ends."""
+        handles = [self.handles[name] for name in names]
+        for handle in handles:
+            assert processes.send(handle, number), f"{handle.name} was not there"
+        await gone(handles)
+
+    async def kill_everything(self) -> None:
+        """Kill -9 of every process that carries the stack's mark."""
+        for handle in processes.belonging_to(self.record.stack_id):
+            processes.send(handle, signal.SIGKILL)
+        await asyncio.to_thread(
+            processes.wait_until, lambda: not processes.belonging_to(self.record.stack_id), DIES_S
+        )
+
+    def trainers(self, *agents: str) -> list[psutil.Process]:
+        """Trainer processes of these agents, or of all: the children of the agents' zygotes."""
+        named = agents or tuple(n for n in self.handles if n.startswith("agent-"))
+        found = []
+        for agent in named:
+            if is_alive(handle := self.handles[agent]):
+                for zygote in psutil.Process(handle.pid).children():
+                    found += zygote.children()
+        return found
+
+
+async def gone(handles: list[Handle]) -> None:
+    """Wait until processes have ended."""
+    ended = await asyncio.to_thread(
+        processes.wait_until, lambda: not any(map(is_alive, handles)), DIES_S
+    )
+    assert ended, [h for h in handles if is_alive(h)]
+
+
+async def all_gone(victims: list[psutil.Process]) -> None:
+    """Wait until processes that are not ours have ended; a zombie has."""
+
+    def lives(process: psutil.Process) -> bool:
+        try:
+            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    ended = await asyncio.to_thread(
+        processes.wait_until, lambda: not any(map(lives, victims)), DIES_S
+    )
+    assert ended, [v for v in victims if lives(v)]
