@@ -28,6 +28,7 @@ from typing import Any, Self
 import numpy as np
 import psutil
 
+from elps.runtime import logs
 from elps.wire.connection import SOCKET_BUFFER_BYTES
 
 MIB = 1024 * 1024
@@ -37,6 +38,7 @@ _ORDER = struct.Struct("<cqqq")  # what to do; bytes (or times); bytes of a piec
 def arguments(about: str) -> argparse.Namespace:
     """The command line of a benchmark; `full` asks for the long form."""
     parser = argparse.ArgumentParser(description=about)
+    logs.configure("bench", "WARNING")  # to standard error: the measurements alone are printed
     parser.add_argument("--full", action="store_true", help="more repeats and sizes; takes minutes")
     return parser.parse_args()
 

@@ -6,13 +6,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import socket
 import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 
@@ -204,7 +204,7 @@ def test_golden_bytes_are_read_as_the_frame(name: str) -> None:
     read, read_meta, read_body = received(golden(name))
     sizes = (len(orjson.dumps(meta)) if meta is not None else 0, len(body))
     assert (read.meta_bytes, read.body_bytes) == sizes
-    assert dataclasses.replace(read, meta_bytes=0, body_bytes=0) == head
+    assert msgspec.structs.replace(read, meta_bytes=0, body_bytes=0) == head
     assert read_meta == orjson.loads(orjson.dumps(meta or {}))
     assert read_body == body
 

@@ -185,11 +185,16 @@ class Cluster:
     async def submit(self, document: JobDocument | None = None, **fields: Any) -> Job:
         """Hand in a job and follow it from the start."""
         document = document or self.document(**fields)
+        job = await self.follow(document)
+        reply = await self.client.submit(document)
+        assert reply.ok, reply
+        return job
+
+    async def follow(self, document: JobDocument) -> Job:
+        """Follow a job that is not handed in yet."""
         job = Job(document, self.store, self.client.follow(str(document.id), logs=True))
         await job.start()
         self._jobs.append(job)
-        reply = await self.client.submit(document)
-        assert reply.ok, reply
         return job
 
     async def ask(self, what: str, job: Job) -> Reply:
@@ -225,6 +230,13 @@ class Cluster:
                 await self._heard.wait_for(condition)
         except TimeoutError:
             raise AssertionError(f"not within {timeout_s:g} s: {what}; {self.agents}") from None
+
+    async def until_reason(self, job: Job, text: str, timeout_s: float = 20.0) -> None:
+        """Wait until a job's record gives a reason with this text, looking at each heartbeat."""
+        async with asyncio.timeout(timeout_s):
+            while text not in (await job.record()).reason:
+                async with self._heard:
+                    await self._heard.wait()
 
     def trainers(self, job: Job | None = None) -> dict[str, int]:
         """Living trainers and their process ids."""

@@ -64,11 +64,15 @@ class Gate:
                 await self._changed.wait_for(lambda: len(self.asks) >= count)
         return self.asks[count - 1]
 
+    async def let_through(self, answer: str = "go") -> None:
+        """Answer everyone who stands there."""
+        for writer in self._hands:
+            await self._say(writer, answer)
+
     async def open(self, answer: str = "go") -> None:
         """Answer everyone who stands there, and from now on all who come."""
         self.answerer = lambda _: answer
-        for writer in self._hands:
-            await self._say(writer, answer)
+        await self.let_through(answer)
 
     async def _say(self, writer: asyncio.StreamWriter, answer: str) -> None:
         if not writer.is_closing():

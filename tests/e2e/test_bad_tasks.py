@@ -39,13 +39,13 @@ async def other_jobs_go_on(cluster: Cluster) -> AsyncIterator[None]:
         task_args={"samples": 32},
         optimizer={"name": "sgd", "lr": 8.0},
         batch={"global": 8},
-        passes=40,
+        passes=20,
         **size(2, 2),
     )
     yield
     record = await job.finished()
-    assert (await job.values())["count"].tolist() == [40] * 32
-    assert record.progress.samples == 40 * 32
+    assert (await job.values())["count"].tolist() == [20] * 32
+    assert record.progress.samples == 20 * 32
     assert not job.told("worker_lost"), job
     assert not job.told("released"), job
 
@@ -102,7 +102,8 @@ FAULTS = {
 async def test_a_faulty_task_fails_the_job_at_once_and_says_where(
     cluster: Cluster, stage: str, answer: str
 ) -> None:
-    async with gate(lambda _: answer) as it:
+    whole = 1 if stage == "init" else 2  # while opening, single samples are looked at
+    async with gate(lambda ask: answer if len(ask.samples) >= whole else "go") as it:
         job = await cluster.submit(**directed(it, {stage: [sample_of(3)]}))
         reason = await job.failed(timeout_s=15)
         assert FAULTS[stage, answer] in reason
@@ -201,14 +202,19 @@ async def test_an_infinite_loss_is_shown_as_none_and_training_goes_on(cluster: C
 async def test_a_trainer_that_dies_once_is_replaced_and_nothing_is_lost(
     cluster: Cluster, answer: str
 ) -> None:
-    async with gate(at_first(answer)) as it:
-        job = await cluster.submit(**directed(it, {"compute": [sample_of(5)]}))
-        await job.finished()
+    answers = iter([answer, "go", None])  # then it waits until the replacement is there
+    async with gate(lambda _: next(answers, "go")) as it:
+        patient = {"first_iteration_s": 30.0, "floor_s": 30.0}
+        document = directed(it, {"compute": [sample_of(4)]}, limits=patient)
+        job = await cluster.submit(**document)
         lost = await job.event("worker_lost")
-        assert lost.iteration == 5
+        assert lost.iteration == 4
         assert (await job.event("released")).worker == lost.worker
-        await job.event("worker_joined", 3)
+        await it.asked(3)
+        assert (await job.event("worker_joined", 3)).worker == f"{job.id}-w3"
+        await it.open()
         await assert_equal_although(job, cluster)
+        assert f"{job.id}-w3" in {t.worker for t in job.rows[-1].workers}
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
@@ -216,16 +222,16 @@ async def test_a_trainer_killed_from_outside_is_replaced_and_nothing_is_lost(
     cluster: Cluster, number: signal.Signals
 ) -> None:
     async with gate(at_first(None)) as it:
-        job = await cluster.submit(**directed(it, {"compute": [sample_of(5)]}))
+        job = await cluster.submit(**directed(it, {"compute": [sample_of(4)]}))
         os.kill((await it.asked()).pid, number)
         await job.finished()
-        assert (await job.event("worker_lost")).iteration == 5
+        assert (await job.event("worker_lost")).iteration == 4
         await assert_equal_although(job, cluster)
 
 
 async def test_the_only_worker_may_die_too(cluster: Cluster) -> None:
     async with gate(at_first("exit", 2)) as it:
-        document = directed(it, {"compute": [sample_of(5)]}, **size(1, 1))
+        document = directed(it, {"compute": [sample_of(4)]}, **size(1, 1))
         job = await cluster.submit(**document)
         await job.finished()
         assert [e.worker for e in job.told("worker_joined")] == [
@@ -238,13 +244,13 @@ async def test_the_third_death_on_the_same_samples_fails_the_job_and_names_them(
     cluster: Cluster,
 ) -> None:
     async with gate(lambda _: "exit") as it:
-        job = await cluster.submit(**directed(it, {"compute": [sample_of(5)]}))
+        job = await cluster.submit(**directed(it, {"compute": [sample_of(4)]}))
         reason = await job.failed(timeout_s=25)
         assert "3 workers died" in reason
-        assert "iteration 5" in reason
+        assert "iteration 4" in reason
         assert "exit code 3" in reason
         assert f"{job.id}-w" in reason
-        position = 5 * BATCH + 1
+        position = 4 * BATCH + 1
         interval = reason.split("samples [")[1].split(")")[0].split(", ")
         assert int(interval[0]) <= position < int(interval[1])
         assert len(it.asks) == 3
@@ -256,12 +262,11 @@ async def test_the_third_death_on_the_same_samples_fails_the_job_and_names_them(
 
 async def test_a_trainer_that_hangs_is_dismissed_and_replaced(cluster: Cluster) -> None:
     async with gate(at_first(None)) as it:
-        job = await cluster.submit(**directed(it, {"compute": [sample_of(5)]}))
+        job = await cluster.submit(**directed(it, {"compute": [sample_of(4)]}))
         await job.finished(timeout_s=25)
         lost = await job.event("worker_lost")
         assert "hung" in lost.reason
-        assert lost.iteration == 5
-        await job.event("worker_joined", 3)
+        assert lost.iteration == 4
         await assert_equal_although(job, cluster)
         hung = it.asks[0].pid
         await cluster.until(lambda: hung not in cluster.trainers().values(), "its end")
@@ -286,18 +291,18 @@ async def test_a_trainer_that_hangs_in_its_first_iteration_or_in_an_evaluation_i
 
 async def test_a_task_that_always_hangs_fails_the_job_in_bounded_time(cluster: Cluster) -> None:
     async with gate(lambda _: None) as it:
-        job = await cluster.submit(**directed(it, {"compute": [sample_of(5)]}))
+        job = await cluster.submit(**directed(it, {"compute": [sample_of(4)]}))
         reason = await job.failed(timeout_s=35)
         assert "3 workers died" in reason
         assert "hung" in reason
-        assert "iteration 5" in reason
+        assert "iteration 4" in reason
 
 
 async def test_a_frozen_trainer_is_dismissed_and_does_no_harm_when_it_wakes(
     cluster: Cluster,
 ) -> None:
     async with gate(at_first(None)) as it:
-        job = await cluster.submit(**directed(it, {"compute": [sample_of(5)]}, iterations=48))
+        job = await cluster.submit(**directed(it, {"compute": [sample_of(4)]}, iterations=48))
         pid = (await it.asked()).pid
         os.kill(pid, signal.SIGSTOP)
         await it.open()  # it would go on now, if it could

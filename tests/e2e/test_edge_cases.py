@@ -69,7 +69,7 @@ async def test_any_batch_trains_as_in_the_plain_loop(
 async def test_granules_and_random_numbers_do_not_depend_on_the_number_of_workers(
     cluster: Cluster, task: str, task_args: dict[str, Any], granule: int, workers: int
 ) -> None:
-    """50 samples in batches of 12: the last granule is short. Either number of workers gives the plain loop's values."""
+    """50 samples in batches of 12: the last granule is short."""
     job = await cluster.submit(
         id=task.lower(),
         task=f"oddities:{task}",

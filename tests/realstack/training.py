@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from elps.client.control import Client
 from elps.client.following import Following
 from elps.contracts import topology
 from elps.contracts.codec import decode, parse_job
-from elps.contracts.errors import RetryLater
+from elps.contracts.errors import ElpsError, RetryLater
 from elps.contracts.ids import JobId
 from elps.contracts.job import JobDocument
 from elps.contracts.messages import IterationRow, JobEvent, Reply
@@ -237,7 +238,11 @@ class Operator:
         return reply
 
     async def close(self) -> None:
+        """Disconnect; a job that a failed test leaves behind is killed, so that it takes nothing from the next one."""
         for training in self._trainings:
+            with contextlib.suppress(ElpsError, AssertionError):
+                if not (await training.record()).state.ended:
+                    await self.client.kill(training.id)
             await training.close()
         await self.bus.close()
         await self.store.close()

@@ -217,6 +217,13 @@ class LateCheckpoint(Clock):
         return [c for c in out if not isinstance(c, do.WriteCheckpoint)] + late
 
 
+class AnyCheckpoint(Part):
+    """A version that some have left is checkpointed."""
+
+    def rests_at(self, version: int) -> bool:
+        return True
+
+
 class GateAtTheEnd(Clock):
     """The gate is announced where the job rests, too."""
 
@@ -292,7 +299,7 @@ FAULTS = {
     "any-attempt": Fault("an old answer to a freeze counts", 1000, {"clock": _disputes(AnyAttempt)}),
     "no-second-thaw": Fault("a thaw is not repeated", 1000, {"clock": _disputes(NoSecondThaw)}),
     "no-holding-back": Fault("evaluations do not hold the gate", 1000, {"clock": NoHoldingBack}),
-    "late-checkpoint": Fault("the gate is first", 1000, {"clock": LateCheckpoint}),
+    "late-checkpoint": Fault("the gate is first", 1000, {"clock": LateCheckpoint, "part": AnyCheckpoint}),
     "gate-at-the-end": Fault("a resting job is left behind", 1000, {"clock": GateAtTheEnd}),
     "no-deadline": Fault("hung workers are waited for", 1000, {"clock": NoDeadline}),
     "no-deadline-to-come": Fault("those called back, too", 1000, {"clock": NoDeadlineToCome}),

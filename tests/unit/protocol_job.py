@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from elps.contracts.ids import PartitionId
@@ -31,7 +31,7 @@ class Job:
     deterministic: bool
     bad: frozenset[int]  #: stream positions whose gradient is never finite
     flaky: float  #: chance that any computation is not finite
-    broken_values: dict[int, int] = field(default_factory=dict)
+    skips: tuple[Interval, ...]  #: granted before this term
 
     @cached_property
     def geometry(self) -> Geometry:
@@ -152,4 +152,18 @@ def draw_job(r: random.Random) -> Job:
         r.random() < 0.2,
         frozenset(bad),
         r.choice((0.0, 0.0, 0.2, 0.6)),
+        _draw_skips(r, geometry, iterations),
     )
+
+
+def _draw_skips(r: random.Random, geometry: Geometry, iterations: int) -> tuple[Interval, ...]:
+    """Some parts of some iterations, some of them whole."""
+    if r.random() < 0.8:
+        return ()
+    skips = []
+    for t in range(iterations):
+        if r.random() < 0.4:
+            whole = geometry.iteration(t)
+            shares = [1, r.randint(0, 1), r.randint(0, 2)] if r.random() < 0.5 else [1]
+            skips.append(geometry.cut(whole, shares)[0])
+    return tuple(i for i in skips if i.size)

@@ -29,14 +29,14 @@ class Leader:
     def __init__(self, world: World) -> None:
         self.world = world
         self.trainers: dict[str, Trainer] = {}  #: connected
-        self.skips: list[Interval] = []
+        self.skips = list(world.job.skips)
         self.checkpoints: dict[int, list[State]] = {}
         self.epoch = Epoch(Term(1, 7), -1)
         self.finished: int | None = None
         self.failed: str | None = None
         self.rolling_back = False
         self.evaluated = -1
-        self._plain = PlainLoop(world.job, [])
+        self._plain = PlainLoop(world.job, self.skips)
 
     # --- epochs ---------------------------------------------------------------------------------------------------------
 
@@ -68,7 +68,8 @@ class Leader:
 
     def _assign(self, shard: Shard) -> None:
         states = self.checkpoints.get(self.start, self.world.job.start())
-        send, skips = self.world.net.send, tuple(self.skips)
+        # Not those of the job's list: it may hold one that comes into force with the next epoch only.
+        send, skips = self.world.net.send, tuple(self.clock.skips)
         send(shard.from_leader, shard.assign, self.epoch, self.start, states, skips)
 
     def greet(self, trainer: Trainer) -> None:
@@ -199,9 +200,11 @@ class Leader:
             case do.Grant(interval, _):
                 self._skip(interval)
                 self._to_all("grant", interval)
-            case do.Dismiss(worker, _):
+            case do.Dismiss(worker, reason):
                 world.dismissed += 1
                 if worker in self.trainers:
+                    hung = self.trainers[worker].hung
+                    assert hung or world.failing, f"{worker} does all that it can, yet: {reason}"
                     world.cut_lease(self.trainers.pop(worker))
             case do.RollBack(interval, _):
                 self._skip(interval)

@@ -93,11 +93,17 @@ class World:
             (self._resume, 0.8),
             (self._new_term, 0.3),
         ]
-        chosen = [(k, w * self.r.choice((0.3, 1, 1, 4))) for k, w in kinds if self.r.random() < 0.6]
+        r, skipping = self.r, self.job.flaky > 0.5
+        favoured = (self._cut_in_push, self._flap_link, self._join) if skipping else ()
+        chosen = [
+            (k, w * (5 if k in favoured else r.choice((0.3, 1, 1, 4))))
+            for k, w in kinds
+            if k in favoured or r.random() < (0.3 if skipping else 0.6)
+        ]
         self.actions = [k for k, _ in chosen] if self.trouble else []
         self.weights = [w for _, w in chosen]
-        self.rate = self.r.choice((0.02, 0.05, 0.1, 0.2)) if self.actions else 0.0
-        self.net.stall = self.r.choice((0.0, 0.0, 0.05, 0.15)) if self.trouble else 0.0
+        self.rate = r.choice((0.02, 0.05, 0.1, 0.2)) if self.actions else 0.0
+        self.net.stall = r.choice((0.0, 0.0, 0.05, 0.15)) if self.trouble else 0.0
 
     def _living(self) -> list[Trainer]:
         return [t for t in self.trainers if t.name in self.leader.trainers]
@@ -252,8 +258,8 @@ class World:
         self._man()
 
     def _man(self) -> None:
-        """There is somebody to do the work."""
-        if all(t.hung for t in self._living()):
+        """The scheduler starts another worker for one that is lost, not for one that hangs."""
+        if not self._living():
             self._join()
 
     def _finish(self) -> None:

@@ -157,8 +157,10 @@ class PrivateBroker:
             self.control("add_vhost", name)
             self.control("set_permissions", "-p", name, "guest", ".*", ".*", ".*")
         else:
+            # A name of its own: the node refuses a second caller of the name that all have by default.
+            caller = f"elps-call-{secrets.token_hex(6)}"
             done = subprocess.run(
-                [str(self.binaries.erl_call), "-sname", self.node, "-e"],
+                [str(self.binaries.erl_call), "-h", caller, "-sname", self.node, "-e"],
                 input=expression,
                 env=dict(self._environment()),
                 capture_output=True,

@@ -10,7 +10,7 @@ from elps.contracts.urls import masked
 from elps.local import processes
 from elps.local.binaries import BROKER_PACKAGE, STORE_PACKAGE, provide
 from elps.local.broker import BrokerPorts, PrivateBroker
-from elps.local.ports import free_ports, is_free
+from elps.local.ports import Reservations, free_ports, is_free
 from elps.local.record import StackRecord
 from elps.local.store import PrivateStore
 
@@ -20,7 +20,14 @@ MONITOR_PORT = 8750
 Say = Callable[[str], None]
 
 
-def choose_addresses(record: StackRecord, env: Mapping[str, str], *, fresh: bool, say: Say) -> None:
+def choose_addresses(
+    record: StackRecord,
+    env: Mapping[str, str],
+    *,
+    fresh: bool,
+    reservations: Reservations,
+    say: Say,
+) -> None:
     """Fill in the addresses of the stack.
 
     A running stack keeps what it has, and `SetupError` says so when the environment wants something else. A stopped
@@ -50,22 +57,29 @@ def choose_addresses(record: StackRecord, env: Mapping[str, str], *, fresh: bool
         if record.store_port is None or not is_free(record.store_port):
             record.store_port = free_ports(1)[0]
         record.redis_url = f"redis://127.0.0.1:{record.store_port}/0"
-    record.monitor_host, record.monitor_port = monitor_address(record, env, say)
+    record.monitor_host, record.monitor_port = monitor_address(record, env, reservations, say)
 
 
-def monitor_address(record: StackRecord, env: Mapping[str, str], say: Say) -> tuple[str, int]:
+def monitor_address(
+    record: StackRecord, env: Mapping[str, str], reservations: Reservations, say: Say
+) -> tuple[str, int]:
     """Where the monitor listens: as the environment says, else where it did before, else 8750, else anywhere."""
     host = env.get("ELPS_HOST") or "127.0.0.1"
     shown = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host
-    if asked := int(env.get("ELPS_MONITOR_PORT") or 0):
-        if not is_free(asked, host):
+    asked = env.get("ELPS_MONITOR_PORT") or ""
+    if asked and not (asked.isdecimal() and int(asked) < 2**16):
+        raise SetupError(f"ELPS_MONITOR_PORT is {asked!r}; expected a port, or 0 for any free one")
+    if asked and int(asked):
+        if not (is_free(int(asked), host) and reservations.take(int(asked))):
             raise SetupError(f"ELPS_MONITOR_PORT is {asked}, but somebody listens there")
-        return shown, asked
-    for port in (record.monitor_port, MONITOR_PORT):
-        if port and is_free(port, host):
+        return shown, int(asked)
+    usual = [] if asked else [record.monitor_port, MONITOR_PORT]
+    for port in usual:
+        if port and is_free(port, host) and reservations.take(port):
             return shown, port
     port = free_ports(1)[0]
-    say(f"port {record.monitor_port or MONITOR_PORT} is taken: the monitor listens on {port}")
+    if not asked:
+        say(f"port {usual[0] or MONITOR_PORT} is taken: the monitor listens on {port}")
     return shown, port
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from elps.contracts.errors import ElpsError, SetupError
 from elps.local import health, processes
+from elps.local.ports import Reservations
 from elps.local.processes import Handle, is_alive
 from elps.local.record import StackRecord, new_record, read_record, write_record
 from elps.local.servers import Servers, choose_addresses
@@ -60,12 +61,18 @@ class Stack:
         On failure what this call started is ended again.
         """
         began = time.monotonic()
-        with self._locked():
+        with self._locked(), Reservations() as reservations:
             record = read_record(self.home) or new_record()
             before = dict(_living(record))
             if not before:
                 self._end_leftovers(record, keep={})
-            choose_addresses(record, self.env, fresh=not before, say=self.say)
+            choose_addresses(
+                record,
+                self.env,
+                fresh=not before,
+                reservations=reservations,
+                say=self.say,
+            )
             servers = Servers(self.home, record, self.env, self.log_of, self.say)
             servers.prepare()
             record.running, record.boot_id = True, processes.boot_id()

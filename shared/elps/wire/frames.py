@@ -11,8 +11,9 @@ The numbers of kinds are never reused. Kinds 64 and above are reserved for spars
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum, IntFlag
+
+import msgspec
 
 from elps.contracts.epoch import NO_EPOCH, Epoch, Term
 from elps.contracts.errors import ProtocolError
@@ -133,8 +134,7 @@ HEADER_BYTES = _HEADER.size
 NOTHING = Interval(0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(msgspec.Struct, frozen=True, gc=False):
     """A frame without its meta and body."""
 
     kind: Kind
@@ -147,6 +147,16 @@ class Header:
     ticket: int = 0
     meta_bytes: int = 0
     body_bytes: int = 0
+
+    @property
+    def staged(self) -> bool:
+        """Whether the flag STAGED is set."""
+        return int.__and__(self.flags, 1) != 0  # as integers: the operators of flags are slow
+
+    @property
+    def last(self) -> bool:
+        """Whether the flag LAST is set."""
+        return int.__and__(self.flags, 2) != 0
 
     def pack(self) -> bytes:
         """The header as bytes."""

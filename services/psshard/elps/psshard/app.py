@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import secrets
 import socket
@@ -43,8 +44,8 @@ from elps.runtime.processes import rss_bytes
 from elps.runtime.service import Context
 from elps.runtime.settings import read
 
-ROWS_S = 0.02
-"""Rows of short iterations go out together, this long after the first."""
+ROWS_S = 0.1
+"""Rows go out at most this often: those of short iterations together, since publishing keeps data threads waiting."""
 ROWS_AT_ONCE = 200
 SWITCH_S = 0.001
 """Threads hand the interpreter over this often: a data thread must not wait 5 ms for the event loop."""
@@ -105,12 +106,13 @@ class ShardService:
     async def _speak(self, bridge: Bridge, hosting: Hosting, port: int) -> None:
         """Beats at their interval and at once on a change; rows and events as they come."""
         loop = asyncio.get_running_loop()
-        beat_at = loop.time()
+        beat_at = rows_at = loop.time()
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(bridge.wake.wait(), max(beat_at - loop.time(), 0.0))
-                await asyncio.sleep(0 if bridge.beat_wanted else ROWS_S)
+                await asyncio.wait_for(bridge.urgent.wait(), max(rows_at - loop.time(), 0.0))
             rows, events, beat = bridge.take()
+            rows_at = loop.time() + ROWS_S if rows else rows_at
             try:
                 if beat or loop.time() >= beat_at:
                     beat_at = loop.time() + self._settings.beat_s
@@ -164,7 +166,9 @@ def _grouped(
     ]
 
 
+@functools.cache
 def _version() -> str:
+    """Looked up once: it takes milliseconds in which no data thread runs."""
     from importlib.metadata import version
 
     return version("elps")

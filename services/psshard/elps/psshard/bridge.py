@@ -31,7 +31,7 @@ class Bridge:
         self._events: deque[JobEvent] = deque(maxlen=MAX_WAITING)
         self._woken = False
         self.wake = asyncio.Event()  #: set in the loop when rows, events or a beat wait
-        self.beat_wanted = False
+        self.urgent = asyncio.Event()  #: set in the loop when events or a beat wait
 
     def wait(self, call: Coroutine[Any, Any, T], timeout_s: float, what: str) -> T:
         """Run a coroutine in the loop and wait for it; `RetryLater` when it takes too long or the loop has ended."""
@@ -49,9 +49,13 @@ class Bridge:
             raise RetryLater(f"{what}: the service is ending") from None
 
     def row(self, job: JobId, row: IterationRow) -> None:
-        """Send a finished iteration by telemetry, with others of the next 20 ms."""
+        """Send a finished iteration by telemetry, with others that finish soon after."""
         self._rows.append((job, row))
-        self._wake()
+        with self._lock:
+            if self._woken:
+                return
+            self._woken = True
+        self._set(self.wake)
 
     def event(self, event: JobEvent) -> None:
         """Send an event, and a beat with it."""
@@ -60,16 +64,12 @@ class Bridge:
 
     def beat(self) -> None:
         """Send a beat soon: something changed that the scheduler waits for."""
-        self.beat_wanted = True
-        self._wake()
+        self._set(self.urgent)
+        self._set(self.wake)
 
-    def _wake(self) -> None:
-        with self._lock:
-            if self._woken:
-                return
-            self._woken = True
+    def _set(self, event: asyncio.Event) -> None:
         try:
-            self._loop.call_soon_threadsafe(self.wake.set)
+            self._loop.call_soon_threadsafe(event.set)
         except RuntimeError:  # the loop has ended; nobody listens any more
             pass
 
@@ -78,10 +78,11 @@ class Bridge:
         with self._lock:
             self._woken = False
             self.wake.clear()
+        beat = self.urgent.is_set()
+        self.urgent.clear()
         rows, events = [], []
         while self._rows:
             rows.append(self._rows.popleft())
         while self._events:
             events.append(self._events.popleft())
-        beat, self.beat_wanted = self.beat_wanted, False
         return rows, events, beat

@@ -69,7 +69,7 @@ class Lead:
         self._conversation = Conversation(self)
         hello = Hello(job=self.job, purpose="link", sender=me, term=host.term.number)
         self._remote = [
-            RemotePeer(a, hello, host.secret, self.reported, self._restored)
+            RemotePeer(a, hello, host.secret, self.reported, self._restored, self.fail)
             for a in host.shards
             if a.shard != me
         ]
@@ -319,6 +319,8 @@ class Lead:
     def _to_shards(self, epoch: Epoch, order: Order) -> None:
         """Say it to every shard, the others first: their way is longer."""
         match order:
+            case do.AnnounceGate(version) if version < 0:
+                return  # a link came up before the first values: nothing is announced yet
             case do.CallBack(worker, ticket):
                 self._called_back[worker] = ticket
             case do.Grant(interval, _):

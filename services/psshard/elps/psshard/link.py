@@ -48,10 +48,11 @@ class RemotePeer:
         secret: str,
         reported: Callable[[ShardId, Report], None],
         restored: Callable[[ShardId], None],
+        failed: Callable[[str], None],
     ) -> None:
         self.address = address
         self._hello, self._secret = hello, secret
-        self._reported, self._restored = reported, restored
+        self._reported, self._restored, self._failed = reported, restored, failed
         self._connection: Connection | None = None
         self._closed = threading.Event()
         self.down_since: float | None = time.monotonic()  #: None while the link is up
@@ -88,6 +89,12 @@ class RemotePeer:
                 self._read(connection)
             except (ElpsError, TimeoutError) as error:
                 self.trouble = str(error)
+            except Exception as error:
+                # A fault of ours. Without this thread the job would wait for ever.
+                log.exception("link_failed", job=self._hello.job, shard=self.address.shard)
+                self._closed.set()
+                name = type(error).__name__
+                self._failed(f"the leader failed at {self.address.shard}: {name}: {error}")
             finally:
                 connection.close()
                 self._connection, self.down_since = None, time.monotonic()

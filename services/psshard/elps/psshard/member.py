@@ -6,6 +6,7 @@ Lock order: the member's lock is held only for decisions, never while arrays are
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -82,6 +83,7 @@ class Member:
         self._part: Part | None = None
         self._slab: Slab | None = None
         self._assignment: Assignment | None = None
+        self._at: Counter[int] = Counter()  #: newest version to number of partitions, of those held
         self._awaited: set[PartitionId] = set()  #: partitions whose first values have not come
         self._called_back: dict[
             WorkerId, int
@@ -109,6 +111,7 @@ class Member:
                 self._part = Part(epoch, assignment.geometry, assignment.skipped)
                 self._slab = Slab(self.document, assignment.partitions, assignment.iterations)
                 self._awaited = {PartitionId(p) for p, _, _ in assignment.partitions}
+                self._at = Counter()
                 self._called_back, self._aside, self._low = {}, None, -1
                 self._changed.notify_all()
         if new and not assignment.partitions:
@@ -133,6 +136,7 @@ class Member:
             assert assignment is not None
             slab.load(partition, assignment.start, arrays)
             part.hold(partition, assignment.start, steps)
+            self._at[assignment.start] += 1
             self._awaited.discard(partition)
             done = not self._awaited
             self._changed.notify_all()
@@ -282,7 +286,9 @@ class Member:
             self._changed.notify_all()
             if part is not self._part:
                 return
-            low = min(map(part.version, part.partitions))
+            self._at[advance.iteration + 1] += 1
+            self._at -= Counter((advance.iteration,))  # which drops a count of 0
+            low = min(self._at)
             rose = low > self._low and not self._awaited
             self._low = max(self._low, low) if not self._awaited else self._low
             epoch = self._epoch

@@ -17,7 +17,7 @@ from elps.psshard.member import Member
 from elps.psshard.slab import VALUES, Array
 from elps.stream.interval import Interval
 from elps.wire.connection import Connection
-from elps.wire.frames import MAX_PART_BYTES, Flag, Header, Kind, Status
+from elps.wire.frames import MAX_PART_BYTES, Header, Kind, Status
 
 PULL_WAIT_S = 2.0
 """A pull that waits longer is told that the shard is still here."""
@@ -62,7 +62,7 @@ class PushConnection:
             header = self._connection.receive()
             status = self._handle(header)
             self._worst = max(self._worst, status)
-            if header.flags & Flag.LAST:
+            if header.last:
                 self._connection.send(
                     Header(
                         Kind.ACK,
@@ -109,7 +109,7 @@ class PushConnection:
         if header.kind is Kind.VALUES:
             self._member.bring(header.epoch, partition, {VALUES: values}, 0)
             return Status.OK
-        if header.flags & Flag.STAGED:
+        if header.staged:
             if self._lease != _lease(header):
                 self._forget_staged()
                 self._lease = _lease(header)

@@ -83,10 +83,12 @@ class Scheduler:
         """Read the records, then serve until `stop` is set."""
         serving = asyncio.create_task(self._serve(stop), name="scheduler")
         stopped = asyncio.create_task(stop.wait(), name="stop")
-        await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        if not serving.done():
-            await self._close()
+        try:
+            await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if not serving.done():
+                await self._close()
+        finally:  # also when cancelled: nothing of it must go on beside the next scheduler
+            stopped.cancel()
             serving.cancel()
             await asyncio.wait((serving,))
         if not serving.cancelled():
