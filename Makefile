@@ -51,9 +51,8 @@ format: $(STAMP) ## Put the code into shape
 schema: $(STAMP) ## Write docs/job.schema.json anew
 	$(BIN)/python -m elps.contracts.schema --write docs/job.schema.json
 
-test: setup ## All tests but the benchmarks and the long ones; 10 minutes at most
+test: setup ## All tests but chaos, the benchmarks and the long ones; 10 minutes at most
 	$(BIN)/pytest $(XDIST) -m 'not long' --ignore=tests/bench --ignore=tests/chaos tests $(ARGS)
-	$(BIN)/pytest -m 'not long' tests/chaos $(ARGS)
 
 unit: $(STAMP) ## Tests without input or output
 	$(BIN)/pytest -m 'not long' tests/unit $(ARGS)

@@ -66,9 +66,11 @@ def running(*targets: Callable[[], Any]) -> Iterator[None]:
     for thread in threads:
         thread.start()
     yield
+    deadline = time.monotonic() + 30
     for thread in threads:
-        thread.join(30)
-        assert not thread.is_alive(), "a thread of the test did not end within 30 s"
+        while thread.is_alive() and not errors:
+            assert time.monotonic() < deadline, "a thread of the test did not end within 30 s"
+            thread.join(0.05)
     if errors:
         raise errors[0]
 

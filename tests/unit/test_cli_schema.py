@@ -4,7 +4,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from elps.cli.schema import job_schema
+from elps.contracts.schema import job_schema
 from elps.contracts.codec import parse_job
 from elps.contracts.errors import InvalidDocument
 
