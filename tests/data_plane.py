@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,11 @@ from elps.psshard.assignment import Assignment
 from elps.psshard.listener import Listener
 from elps.psshard.member import Member
 from elps.psshard.serving import PullConnection, PushConnection
+from elps.stream.interval import Interval
 from elps.wire.connection import Connection
+from elps.wire.frames import Status
 from elps.wire.handshake import Hello
-from elps.worker.trainer.shards import Shards
+from elps.worker.trainer.shards import Pushing, Shards
 
 SECRET = "s3cret"
 JOB = JobId("job")
@@ -272,3 +274,25 @@ def shards_of(
         for n, (port, partitions) in enumerate(places, 1)
     ]
     return Shards(start_trainer(doc, worker), epoch, named, np.dtype(doc.dtype).itemsize)
+
+
+def pull(trainer: Shards, version: int, ticket: int, into: np.ndarray[Any, Any]) -> Status:
+    """Pull as a trainer does that has nothing else to do."""
+    return trainer.pull(version, ticket, into, lambda: None).status
+
+
+def push(
+    trainer: Shards,
+    t: int,
+    lease: Interval,
+    gradient: np.ndarray[Any, Any],
+    *,
+    staged: bool = False,
+    early: Iterable[int] = (),
+) -> Status:
+    """Push a gradient, some of its partitions early, and wait for the answer."""
+    pushing = Pushing(trainer, t, lease, gradient, staged=staged)
+    for number in early:
+        pushing.send_early(number)
+    pushing.send()
+    return pushing.finish()

@@ -26,7 +26,14 @@ def report(record: StackRecord, when: str) -> None:
             rss, pss = memory_bytes(part.pid)
             total += pss
             shown = name if part is handle else f"{name}.{_kind(part.pid)}"
-            emit(f"memory.{when}.{shown}", rss / MIB, "MiB", ratio=pss / rss, to="PSS over RSS", pss_mib=pss / MIB)
+            emit(
+                f"memory.{when}.{shown}",
+                rss / MIB,
+                "MiB",
+                ratio=pss / rss,
+                to="PSS over RSS",
+                pss_mib=pss / MIB,
+            )
     emit(f"memory.{when}.all", total / MIB, "MiB", of="PSS of all processes of the stack")
 
 

@@ -25,6 +25,7 @@ from elps.psshard.assignment import Assignment
 from elps.psshard.listener import Listener
 from elps.psshard.member import Member, Progressed, Report
 from elps.psshard.serving import PullConnection, PushConnection
+from elps.runtime import logs
 from elps.stream.interval import Interval
 from elps.wire.connection import Connection
 from elps.wire.handshake import Hello
@@ -93,6 +94,7 @@ def lone_shard(elements: int, optimizer: str = "sgd") -> Iterator[Shards]:
 
 
 def _serve(pipe: Pipe, elements: int, optimizer: str) -> None:
+    logs.configure("lone shard", "WARNING")
     sys.setswitchinterval(SWITCH_S)
     optim.warm_up("float32")
     member = Member(document(optimizer))

@@ -6,14 +6,10 @@ are asked in turns with what is measured, and medians are compared.
 
 from __future__ import annotations
 
-import os
-
-for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[_variable] = "1"  # before numpy is imported; child processes inherit it
-
 import argparse
 import json
 import math
+import os
 import platform
 import socket
 import statistics
@@ -31,8 +27,13 @@ import psutil
 from elps.runtime import logs
 from elps.wire.connection import SOCKET_BUFFER_BYTES
 
+for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_variable] = "1"  # of the processes that are started; this one multiplies nothing
+
 MIB = 1024 * 1024
-_ORDER = struct.Struct("<cqqq")  # what to do; bytes (or times); bytes of a piece; bytes of the buffer
+_ORDER = struct.Struct(
+    "<cqqq"
+)  # what to do; bytes (or times); bytes of a piece; bytes of the buffer
 
 
 def arguments(about: str) -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""A whole stack of the benchmark's own: real broker and store, services as processes, in a folder that goes afterwards."""
+"""A whole stack of the benchmark's own: real broker and store, services as processes, all of it gone afterwards."""
 
 from __future__ import annotations
 

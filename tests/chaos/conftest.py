@@ -80,6 +80,7 @@ async def operator(site: Site) -> AsyncIterator[Operator]:
     """Connections of this scenario."""
     async with operating(site) as operator:
         yield operator
+        await operator.kill_all()
 
 
 @pytest.fixture

@@ -20,15 +20,6 @@ ENDS = {"restarted": signal.SIGTERM, "killed": signal.SIGKILL}
 WITHOUT_S = 20.0
 
 
-async def trains_on(training: Training, by: int) -> None:
-    """Wait until a job's checkpoints show progress: nothing else tells of it without a broker."""
-    before = await training.manifest()
-    begin = before.iteration if before else 0
-    async with asyncio.timeout(WITHOUT_S):
-        while (now := await training.manifest()) is None or now.iteration < begin + by:
-            await asyncio.sleep(0.1)
-
-
 @pytest.mark.parametrize("how", ENDS)
 async def test_training_goes_on_without_the_broker_and_commands_work_when_it_is_back(
     site: Site, operator: Operator, rng: random.Random, how: str
@@ -39,7 +30,8 @@ async def test_training_goes_on_without_the_broker_and_commands_work_when_it_is_
     await training.reaches(rng.randrange(5, 30))
     trainers = {t.pid for t in site.trainers()}
     await site.kill("rabbitmq", number=ENDS[how])
-    await trains_on(training, 30)
+    # Without a broker only the checkpoints tell of progress.
+    await training.saved(training.newest + 30, WITHOUT_S)
     await site.up()
 
     await operator.ask("pause", training)
@@ -54,7 +46,7 @@ async def test_training_goes_on_without_the_broker_and_commands_work_when_it_is_
 async def test_no_job_is_lost_or_doubled_by_the_end_of_the_broker(
     site: Site, operator: Operator, rng: random.Random, how: str
 ) -> None:
-    """Jobs are handed in until the broker is gone; each that was accepted runs, each that was refused can come again."""
+    """Handed in until the broker is gone: each that was accepted runs, each that was refused can come again."""
     running = await operator.submit(name=f"before-{how}", iterations=250)
     await running.reaches(5)
     documents = [operator.document(f"one-of-{how}", iterations=10) for _ in range(6)]
@@ -96,9 +88,7 @@ async def test_a_job_that_ends_while_the_broker_is_away_is_finished_when_it_is_b
     await hold.catch()
     await site.kill("rabbitmq")
     hold.release()
-    async with asyncio.timeout(WITHOUT_S):
-        while (now := await training.manifest()) is None or now.iteration < 60:
-            await asyncio.sleep(0.1)
+    await training.saved(60, WITHOUT_S)
     await site.up()
     record = await training.equals_the_plain_loop()
     assert record.terms == 1

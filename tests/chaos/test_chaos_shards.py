@@ -86,7 +86,9 @@ async def test_a_job_without_a_checkpoint_begins_again_when_its_leader_dies(
 async def test_both_shards_die_at_once_and_the_job_comes_back_with_them(
     site: Site, operator: Operator, rng: random.Random
 ) -> None:
-    training = await operator.submit(name="both-die", dtype="float32", optimizer={"name": "sgd", "lr": 0.5})
+    training = await operator.submit(
+        name="both-die", dtype="float32", optimizer={"name": "sgd", "lr": 0.5}
+    )
     await training.reaches(rng.randrange(25, 60))
     await site.kill("shard-1", "shard-2")
     await training.in_state(JobState.QUEUED)

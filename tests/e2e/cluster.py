@@ -203,6 +203,12 @@ class Cluster:
         assert reply.ok, reply
         return reply
 
+    async def end_jobs(self) -> None:
+        """Kill what a failed test left behind; nothing to do after one that passed."""
+        for job in self._jobs:
+            if not job.states[-1:] or not job.states[-1].ended:
+                await self.client.kill(job.id, "left behind")
+
     async def open(self) -> None:
         self.bus, self.store = await self.backend.connect("test")
         self.client = Client(self.bus, timeout_s=ANSWER_S)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from cluster import Cluster, agent, running, scheduler, shard, size, without
-from comparing import assert_close, plain
+from comparing import assert_trained_as_plain_loop, plain
 from gates import Gate, gate
 from jobs import Job
 
@@ -25,11 +25,21 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 SAMPLES, BATCH = 60, 12
 
 
+MEMBERS = [scheduler(), shard(1), shard(2), agent(1, 2), agent(2, 2)]
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def cluster() -> AsyncIterator[Cluster]:
-    """What every test finds: two agents of two slots, two shards. Who breaks something mends it."""
-    async with running(scheduler(), shard(1), shard(2), agent(1, 2), agent(2, 2)) as cluster:
+async def stack() -> AsyncIterator[Cluster]:
+    async with running(*MEMBERS) as cluster:
         yield cluster
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def cluster(stack: Cluster) -> AsyncIterator[Cluster]:
+    """What every test finds: two agents of two slots, two shards, whatever others did to them."""
+    await stack.start(*(m for m in MEMBERS if m.name not in stack.names))
+    yield stack
+    await stack.end_jobs()
 
 
 def regression(gate: Gate | None = None, **fields: Any) -> dict[str, Any]:
@@ -38,7 +48,7 @@ def regression(gate: Gate | None = None, **fields: Any) -> dict[str, Any]:
     return {
         "id": "wave",
         "task": "directed:Directed",
-        "task_args": {"samples": SAMPLES, **task_args},
+        "task_args": {"samples": SAMPLES, "wide": 40, **task_args},  # a part on each shard
         "optimizer": {"name": "adam", "lr": 0.02},
         "schedule": {"name": "cosine", "warmup": 5},
         "batch": {"global": BATCH},
@@ -53,17 +63,7 @@ def regression(gate: Gate | None = None, **fields: Any) -> dict[str, Any]:
 
 async def assert_undisturbed(job: Job, cluster: Cluster) -> None:
     """It ends as if nothing had happened."""
-    await job.finished()
-    expected = await plain(without(job.document, gate=""), cluster.env)
-    assert_close(await job.flat(), expected.flat(), job.document.dtype)
-    told = {e.iteration: e.metrics for e in job.told("evaluated")}
-    assert told.keys() == expected.evaluations.keys()
-    for iteration, metrics in expected.evaluations.items():
-        for name, value in metrics.items():
-            assert_close(told[iteration][name], value, job.document.dtype)
-    rows = {r.iteration: r for r in job.rows}
-    assert sorted(rows) == list(range(expected.iterations))
-    assert_close([rows[t].loss for t in sorted(rows)], expected.losses, job.document.dtype)
+    await assert_trained_as_plain_loop(job, cluster.env, document=without(job.document, gate=""))
 
 
 # --- at a user's wish -------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ async def test_a_paused_job_rests_at_a_boundary_and_goes_on_exactly(cluster: Clu
         assert all(a <= b for a, b in pairwise(shown))
 
 
-async def test_a_pause_taken_back_before_the_boundary_changes_nothing(cluster: Cluster) -> None:
+async def test_a_pause_that_is_taken_back_changes_nothing_however_late(cluster: Cluster) -> None:
     async with gate() as it:
         job = await cluster.submit(**regression(it))
         await it.asked()
@@ -133,7 +133,6 @@ async def test_a_pause_taken_back_before_the_boundary_changes_nothing(cluster: C
         await cluster.ask("resume", job)
         await it.open()
         await assert_undisturbed(job, cluster)
-        assert {row.term for row in job.rows} == {1}
         assert JobState.PAUSED not in job.states
 
 
@@ -325,7 +324,6 @@ async def test_a_lost_shard_sends_the_job_back_to_its_checkpoint_on_what_is_left
         assert any("shard-2" in r and "newest checkpoint" in r for r in reasons), reasons
         assert {row.term for row in job.rows} == {1, 2}
         assert next(row for row in job.rows if row.term == 2).iteration >= 20
-    await cluster.start(shard(2))
 
 
 async def test_a_job_that_needs_a_lost_shard_waits_for_another_and_says_so(

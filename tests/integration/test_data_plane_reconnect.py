@@ -20,7 +20,7 @@ from elps.wire.connection import Connection
 from elps.wire.frames import HEADER_BYTES, Header, Kind, Status
 from elps.wire.handshake import Hello, dial
 from elps.worker.trainer import shards as module
-from elps.worker.trainer.shards import Pushing, Shards, ShardUnreachable
+from elps.worker.trainer.shards import Shards, ShardUnreachable
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -33,6 +33,8 @@ from data_plane import (
     cut_into,
     document,
     eventually,
+    pull,
+    push,
     resident_bytes,
     running,
     shards_of,
@@ -85,22 +87,19 @@ def test_pushes_cut_at_random_bytes_are_made_good_and_counted_once(
         for t in range(iterations):
             while True:
                 try:
-                    assert trainer.pull(t, t + 1, got).status is Status.OK
+                    assert pull(trainer, t, t + 1, got) is Status.OK
                     assert (got == -4.0 * t).all()
-                    assert push(trainer, t, me) is Status.OK
+                    assert push_some(trainer, t, me) is Status.OK
                     break
                 except ShardUnreachable:  # cut too often: another trainer takes the lease over
                     trainer.close()
                     trainer = trainer_at(shard, proxy.port, f"job-w{me}")
         trainer.close()
 
-    def push(trainer: Shards, t: int, me: int) -> Status:
+    def push_some(trainer: Shards, t: int, me: int) -> Status:
         lease = Interval(4 * t + 2 * me, 4 * t + 2 * me + 2)
-        pushing = Pushing(trainer, t, lease, ones(shard, 2.0), staged=staged)
-        if staged:
-            for number in rng.sample(range(len(SIZES)), rng.randint(0, len(SIZES))):
-                pushing.send_early(number)
-        return pushing.finish()
+        early = rng.sample(range(len(SIZES)), rng.randint(0, len(SIZES))) if staged else []
+        return push(trainer, t, lease, ones(shard, 2.0), staged=staged, early=early)
 
     def cut() -> None:
         """Some of the connections to come end after so many bytes, in one direction or the other."""
@@ -129,11 +128,11 @@ def test_a_pull_cut_at_any_byte_is_asked_again_and_whole(
     first = np.arange(sum(SIZES), dtype=np.float32)
     setup = trainer_at(shard, shard.listener.port)
     setup.push_values(first)  # a repeat: zeros are there
-    assert Pushing(setup, 0, Interval(0, 4), first, staged=False).finish() is Status.OK
+    assert push(setup, 0, Interval(0, 4), first) is Status.OK
     proxy.cut_up.append(10**9)
     proxy.cut_down.append(at)
     trainer, got = trainer_at(shard, proxy.port), ones(shard, np.nan)
-    assert trainer.pull(1, 1, got).status is Status.OK
+    assert pull(trainer, 1, 1, got) is Status.OK
     assert (got == -first).all()
     trainer.close()
     setup.close()
@@ -145,7 +144,7 @@ def test_an_answer_that_was_lost_after_the_push_was_counted_does_not_count_it_tw
     trainer = trainer_at(shard, proxy.port)
     proxy.cut_up.append(10**9)
     proxy.cut_down.append(22 + 34)  # the handshake, and then nothing
-    assert Pushing(trainer, 0, Interval(0, 4), ones(shard, 4.0), staged=False).finish() is Status.OK
+    assert push(trainer, 0, Interval(0, 4), ones(shard, 4.0)) is Status.OK
     assert proxy.connections == 2
     assert shard.version == 1
     for part in shard.values(1):
@@ -159,7 +158,7 @@ def test_a_shard_that_is_lost_again_and_again_ends_the_push_with_its_name(
     trainer = trainer_at(shard, proxy.port)
     proxy.cut_up.extend([HANDSHAKE_UP + 5000] * 20)
     with pytest.raises(ShardUnreachable, match=r"connections in a row were lost.*shard-1"):
-        Pushing(trainer, 0, Interval(0, 4), ones(shard), staged=False).finish()
+        push(trainer, 0, Interval(0, 4), ones(shard))
     assert shard.version == 0
     trainer.close()
 
@@ -183,11 +182,11 @@ def test_a_shard_that_stops_reading_holds_up_its_trainer_for_a_bounded_time_and_
     before, began = resident_bytes(), time.monotonic()
     try:
         with pytest.raises(ShardUnreachable, match="shard-1"):
-            Pushing(trainer, 0, Interval(0, 4), gradient, staged=False).finish()
+            push(trainer, 0, Interval(0, 4), gradient)
         assert time.monotonic() - began < 10
         assert resident_bytes() - before < 24 * 1024 * 1024
         with pytest.raises(ShardUnreachable, match="shard-1"):
-            trainer.pull(0, 1, gradient)
+            pull(trainer, 0, 1, gradient)
     finally:
         stop.set()
         trainer.close()
@@ -206,7 +205,7 @@ def test_a_shard_that_stops_answering_is_named_within_a_bounded_time(
     proxy.flowing.clear()
     began = time.monotonic()
     with pytest.raises(ShardUnreachable, match="shard-1"):
-        trainer.pull(0, 1, ones(shard))
+        pull(trainer, 0, 1, ones(shard))
     assert time.monotonic() - began < 15
     proxy.flowing.set()
     trainer.close()
@@ -231,11 +230,11 @@ def test_a_trainer_that_stops_reading_costs_the_shard_one_connection_and_nobody_
         good = shards_of(doc, [(shard.listener.port, slices)], "job-w9")
         got = np.empty(16 * 262_144, np.float32)
         for t in range(5):
-            assert good.pull(t, t + 1, got).status is Status.OK
+            assert pull(good, t, t + 1, got) is Status.OK
             assert (got == -4.0 * t).all()
             gradient = np.full(got.size, 4.0, np.float32)
             lease = Interval(4 * t, 4 * t + 4)
-            assert Pushing(good, t, lease, gradient, staged=False).finish() is Status.OK
+            assert push(good, t, lease, gradient) is Status.OK
         good.close()
         eventually(lambda: shard.listener._count == 0, what="the end of the stuck connections")
         eventually(lambda: threading.active_count() <= threads)

@@ -29,7 +29,7 @@ from elps.wire.frames import Flag, Header, Kind, Status
 from elps.wire.handshake import Hello, dial
 from elps.worker.trainer import shards as trainer_shards
 from elps.worker.trainer.gradient import Gradient
-from elps.worker.trainer.shards import Pushing, Shards, ShardUnreachable
+from elps.worker.trainer.shards import Shards, ShardUnreachable
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -43,6 +43,8 @@ from data_plane import (
     cut_into,
     document,
     eventually,
+    pull,
+    push,
     resident_bytes,
     running,
     shards_of,
@@ -96,12 +98,6 @@ def plane_of() -> Iterator[Callable[..., Plane]]:
         plane.close()
 
 
-def push(
-    trainer: Shards, t: int, lease: Interval, gradient: np.ndarray, *, staged: bool = False
-) -> Status:
-    return Pushing(trainer, t, lease, gradient, staged=staged).finish()
-
-
 def sums_of(**fields: Any) -> JobDocument:
     """A step is the sum of the gradients of 4 samples."""
     fields = {"batch": Batch(global_=4), "optimizer": Optimizer(name="sgd", lr=4.0)} | fields
@@ -135,14 +131,14 @@ def test_values_and_gradients_arrive_bit_for_bit(
     for shard in plane.shards:
         shard.member.gate(EPOCH, 10)
     got = plane.vector(7.0)
-    assert trainer.pull(0, 1, got).status is Status.OK
+    assert pull(trainer, 0, 1, got) is Status.OK
     assert got.tobytes() == first.tobytes()
     gradient = rng.standard_normal(plane.size).astype(dtype)
     assert push(trainer, 0, Interval(0, 4), gradient) is Status.OK
-    assert trainer.pull(1, 2, got).status is Status.OK
+    assert pull(trainer, 1, 2, got) is Status.OK
     kind = np.dtype(dtype).type
     assert got.tobytes() == (first - kind(0.5) * (gradient / kind(4))).tobytes()
-    assert trainer.pull(0, 3, got).status is Status.OK  # the version before is still there
+    assert pull(trainer, 0, 3, got) is Status.OK  # the version before is still there
     assert got.tobytes() == first.tobytes()
 
 
@@ -160,7 +156,7 @@ def test_eighty_megabytes_go_there_and_back(plane_of: Callable[..., Plane]) -> N
     assert push(trainer, 0, Interval(1, 4), np.ones_like(first)) is Status.OK
     grown = resident_bytes() - before
     got = np.empty_like(first)
-    assert trainer.pull(1, 1, got).status is Status.OK
+    assert pull(trainer, 1, 1, got) is Status.OK
     np.testing.assert_array_equal(got, first - np.float32(4) * ((first + 1) / np.float32(4)))
     assert grown < 3 * first.nbytes  # the slabs' own pages, touched for the first time, and buffers
 
@@ -177,7 +173,7 @@ def test_four_workers_push_ones_a_thousand_times_and_every_parameter_ends_at_fou
         trainer, got = plane.trainer(f"job-w{me}"), plane.vector()
         ones = plane.vector(1.0)
         for t in range(iterations):
-            assert trainer.pull(t, t + 1, got).status is Status.OK
+            assert pull(trainer, t, t + 1, got) is Status.OK
             assert (got == -4.0 * t).all()
             lease = Interval(4 * t + me, 4 * t + me + 1)
             assert push(trainer, t, lease, ones, staged=staged) is Status.OK
@@ -209,7 +205,7 @@ def test_one_pull_is_of_one_version_though_one_shard_is_slow(
     def read() -> None:
         trainer, got = plane.trainer("job-w2"), plane.vector()
         for version in range(versions + 1):
-            status = trainer.pull(version, version + 1, got).status
+            status = pull(trainer, version, version + 1, got)
             if status is Status.OK:
                 pulled.append(version)
                 assert (got == -4.0 * version).all()
@@ -219,7 +215,7 @@ def test_one_pull_is_of_one_version_though_one_shard_is_slow(
     def work() -> None:
         trainer, got = plane.trainer(), plane.vector()
         for t in range(versions):
-            assert trainer.pull(t, t + 1, got).status is Status.OK
+            assert pull(trainer, t, t + 1, got) is Status.OK
             assert (got == -4.0 * t).all()
             assert push(trainer, t, Interval(4 * t, 4 * t + 4), plane.vector(4.0)) is Status.OK
 
@@ -238,7 +234,7 @@ def test_what_was_pushed_from_a_temporary_is_not_seen_in_the_next_push(
         lease = Interval(4 * t, 4 * t + 4)
         assert push(trainer, t, lease, plane.vector(4.0), staged=t % 2 == 1) is Status.OK
         junk = plane.vector(1e9)  # where the temporary was, most likely
-        assert trainer.pull(t + 1, t + 1, got).status is Status.OK
+        assert pull(trainer, t + 1, t + 1, got) is Status.OK
         assert (got == -4.0 * (t + 1)).all()
         del junk
 
@@ -298,8 +294,9 @@ def test_arrays_of_any_memory_layout_and_byte_order_arrive_with_the_same_values(
         shard.member.gate(EPOCH, 10)
     gradient = Gradient(job, Order(0, 4))
     gradient.compute(got, 0, Interval(0, 4), trainer)
-    assert gradient.push() is Status.OK
-    assert trainer.pull(1, 1, got).status is Status.OK
+    gradient.send()
+    assert gradient.settle() is Status.OK
+    assert pull(trainer, 1, 1, got) is Status.OK
     for name, view in layout.views(got).items():
         assert view.dtype == np.dtype(dtype)
         assert view.shape == task.plain[name].shape
@@ -489,7 +486,7 @@ def test_a_pull_of_a_version_overwritten_on_its_way_is_never_said_to_be_ok(
 
     def read() -> None:
         reader, into = plane.trainer(), plane.vector()
-        got.append(reader.pull(0, 1, into).status)
+        got.append(pull(reader, 0, 1, into))
 
     with running(read):
         assert reading.wait(10)
@@ -497,7 +494,7 @@ def test_a_pull_of_a_version_overwritten_on_its_way_is_never_said_to_be_ok(
             assert push(trainer, t, Interval(4 * t, 4 * t + 4), plane.vector(4.0)) is Status.OK
         go_on.set()
     assert got == [Status.GONE]
-    assert trainer.pull(2, 1, plane.vector()).status is Status.OK
+    assert pull(trainer, 2, 1, plane.vector()) is Status.OK
 
 
 def test_a_reader_slower_than_two_iterations_is_told_that_its_version_is_gone(
@@ -551,10 +548,10 @@ def test_a_pull_is_called_back_from_every_shard(plane_of: Callable[..., Plane]) 
             shard.member.push(EPOCH, 0, WHOLE, number, None)  # these come to version 1
     for shard in plane.shards:
         shard.member.call_back(EPOCH, WorkerId("job-w1"), 4)
-    assert trainer.pull(1, 4, plane.vector()).status is Status.CALLED_BACK
+    assert pull(trainer, 1, 4, plane.vector()) is Status.CALLED_BACK
     for number, _, _ in plane.shards[0].partitions:
         plane.shards[0].member.push(EPOCH, 0, WHOLE, number, None)
-    assert trainer.pull(1, 5, plane.vector()).status is Status.OK
+    assert pull(trainer, 1, 5, plane.vector()) is Status.OK
 
 
 def test_a_trainer_of_an_epoch_that_is_over_is_told_at_once(
@@ -567,7 +564,7 @@ def test_a_trainer_of_an_epoch_that_is_over_is_told_at_once(
     later = Epoch(EPOCH.term, 1)
     assert shard.member.assign(later, assignment(shard.partitions))
     began = time.monotonic()
-    assert trainer.pull(0, 1, plane.vector()).status is Status.STALE
+    assert pull(trainer, 0, 1, plane.vector()) is Status.STALE
     assert push(trainer, 0, WHOLE, plane.vector(1.0)) is Status.STALE
     assert push(trainer, 0, WHOLE, plane.vector(1.0), staged=True) is Status.STALE
     assert trainer.push_values(plane.vector(1.0)) is Status.STALE
@@ -585,13 +582,13 @@ def test_a_trainer_ahead_of_the_leaders_word_waits_for_it_a_bounded_time(
     with running(lambda: ahead.push_values(first)):
         time.sleep(0.1)
         shard.member.assign(later, assignment(shard.partitions))
-    assert ahead.pull(0, 1, plane.vector()).status is Status.OK
+    assert pull(ahead, 0, 1, plane.vector()) is Status.OK
     monkeypatch.setattr(serving, "ASSIGN_WAIT_S", 0.3)
     far = plane.trainer(epoch=Epoch(EPOCH.term, 2))
     began = time.monotonic()
     assert far.push_values(first) is Status.STALE  # it waits once, not for each partition
     assert 0.25 < time.monotonic() - began < 0.6
-    assert far.pull(0, 1, plane.vector()).status is Status.STALE
+    assert pull(far, 0, 1, plane.vector()) is Status.STALE
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -608,7 +605,7 @@ def test_a_rollback_while_trainers_push_and_pull_ends_exactly(
     def work(me: int) -> None:
         trainer, got = plane.trainer(f"job-w{me}"), plane.vector()
         for t in range(10_000):
-            status = trainer.pull(t, t + 1, got).status
+            status = pull(trainer, t, t + 1, got)
             if status is Status.OK:
                 assert (got == -4.0 * t).all()
                 lease = Interval(4 * t + 2 * me, 4 * t + 2 * me + 2)
@@ -619,7 +616,7 @@ def test_a_rollback_while_trainers_push_and_pull_ends_exactly(
         assert rolled.wait(10)
         again = shards_of(plane.document, [(shard.listener.port, other)], f"job-w{me}", later)
         for t in range(5):
-            assert again.pull(t, t + 1, got).status is Status.OK
+            assert pull(again, t, t + 1, got) is Status.OK
             assert (got == -4.0 * t).all()
             lease = Interval(4 * t + 2 * me, 4 * t + 2 * me + 2)
             assert push(again, t, lease, plane.vector(2.0)) is Status.OK
@@ -646,7 +643,7 @@ def test_an_answer_that_is_no_status_is_a_protocol_error_and_not_a_crash(
         staticmethod(lambda ask, status: Header(Kind.END, ask.epoch, status=77, ticket=ask.ticket)),
     )  # fmt: skip
     with pytest.raises(ElpsError, match="shard-1 sent END with status 77"):
-        plane.trainer().pull(0, 1, plane.vector())
+        pull(plane.trainer(), 0, 1, plane.vector())
 
 
 def test_a_shard_that_is_not_there_is_named_within_a_bounded_time(

@@ -1,4 +1,4 @@
-"""What a stack at rest consists of: processes, descriptors, queues and keys. Whatever is more than that was left over."""
+"""What a stack at rest consists of: processes, descriptors, queues, keys. Whatever is more than that was left over."""
 
 from __future__ import annotations
 
@@ -60,11 +60,13 @@ async def at_rest(site: Site, store: Store, before: Footprint) -> None:
     left: list[str] = []
     try:
         async with asyncio.timeout(REST_S):
-            while True:
-                left = _processes(site) + _descriptors(site, before)
-                left = left or await _keys(store)
-                if not left and not (left := await _queues(site, before)):
-                    return
+            while now := (
+                _processes(site)
+                or _descriptors(site, before)
+                or await _keys(store)
+                or await _queues(site, before)
+            ):
+                left = now
                 await asyncio.sleep(LOOK_S)
     except TimeoutError:
         raise AssertionError("left over: " + "; ".join(left)) from None

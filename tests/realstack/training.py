@@ -35,6 +35,7 @@ LONG_S = 60.0
 ANSWER_S = 20.0
 LOOK_S = 0.2
 """The record in the store is looked at so often: events can be lost."""
+SOON_S = 0.01
 PLAIN = {"pace_s": 0.0, "hold": ""}
 """Arguments of the task that change how long it takes and not what it gives."""
 
@@ -81,7 +82,9 @@ class Training:
                     self._told.clear()
                     await self._told.wait()
         except TimeoutError:
-            raise AssertionError(f"no {what} within {timeout_s:g} s; {await self.story()}") from None
+            raise AssertionError(
+                f"no {what} within {timeout_s:g} s; {await self.story()}"
+            ) from None
 
     async def until_stored(
         self, condition: Callable[[JobRecord], bool], what: str, timeout_s: float = LONG_S
@@ -99,7 +102,9 @@ class Training:
                         pass
                     await asyncio.sleep(LOOK_S)
         except TimeoutError:
-            raise AssertionError(f"no {what} within {timeout_s:g} s; {await self.story()}") from None
+            raise AssertionError(
+                f"no {what} within {timeout_s:g} s; {await self.story()}"
+            ) from None
 
     async def event(self, what: str, count: int = 1, timeout_s: float = LONG_S) -> JobEvent:
         """Wait for the `count`-th event of a kind."""
@@ -152,6 +157,15 @@ class Training:
         """The newest checkpoint."""
         return await checkpoints.newest(self._store, self.id)
 
+    async def saved(self, iteration: int, timeout_s: float = LONG_S) -> None:
+        """Wait until a checkpoint of this iteration or a later one is in the store."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                newest = await self.manifest()
+                if newest is not None and newest.iteration >= iteration:
+                    return
+                await asyncio.sleep(LOOK_S)
+
     async def story(self) -> str:
         """What happened, for failures."""
         told = "\n  ".join(
@@ -192,6 +206,18 @@ def plain_loop(document: JobDocument) -> reference.Reference:
     args = {k: v for k, v in document.task_args.items() if k not in PLAIN}
     document = msgspec.structs.replace(document, task_args=args)
     return reference.run(document, {"ELPS_TASK_PATH": str(TASKS)})
+
+
+async def eventually(condition: Callable[[], bool], what: str, timeout_s: float = LONG_S) -> None:
+    """Wait for what nobody tells."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                if condition():
+                    return
+                await asyncio.sleep(SOON_S)
+    except TimeoutError:
+        raise AssertionError(f"no {what} within {timeout_s:g} s") from None
 
 
 class Operator:
@@ -237,12 +263,20 @@ class Operator:
         assert reply.ok, reply
         return reply
 
-    async def close(self) -> None:
-        """Disconnect; a job that a failed test leaves behind is killed, so that it takes nothing from the next one."""
+    def again(self, training: Training) -> Training:
+        """A job that somebody else has submitted, not followed."""
+        following = self.client.follow(training.id)
+        return Training(training.document, self.store, following)
+
+    async def kill_all(self) -> None:
+        """Kill what a failed test leaves behind, so that it takes nothing from the next one."""
         for training in self._trainings:
             with contextlib.suppress(ElpsError, AssertionError):
                 if not (await training.record()).state.ended:
                     await self.client.kill(training.id)
+
+    async def close(self) -> None:
+        for training in self._trainings:
             await training.close()
         await self.bus.close()
         await self.store.close()
@@ -275,9 +309,7 @@ class Hold:
     async def catch(self) -> int:
         """Stop whoever computes next; returns its process id."""
         (self.folder / "arm").touch()
-        async with asyncio.timeout(LONG_S):
-            while (self.folder / "arm").exists():
-                await asyncio.sleep(0.005)
+        await eventually(lambda: not (self.folder / "arm").exists(), "trainer at the hold")
         [mine] = [p for p in self.folder.iterdir() if p.name.isdigit()]
         return int(mine.name)
 

@@ -34,7 +34,9 @@ class Fault:
 
 
 class NoOverlapCheck(Part):
-    def offer(self, epoch: Epoch, iteration: int, interval: Interval, partition: PartitionId) -> Verdict:
+    def offer(
+        self, epoch: Epoch, iteration: int, interval: Interval, partition: PartitionId
+    ) -> Verdict:
         verdict = super().offer(epoch, iteration, interval, partition)
         p = self._partitions.get(partition)
         if verdict is Verdict.HAVE_IT and p is not None and p.version == iteration:
@@ -45,7 +47,9 @@ class NoOverlapCheck(Part):
 
 
 class NoEpochCheck(Part):
-    def offer(self, epoch: Epoch, iteration: int, interval: Interval, partition: PartitionId) -> Verdict:
+    def offer(
+        self, epoch: Epoch, iteration: int, interval: Interval, partition: PartitionId
+    ) -> Verdict:
         verdict = super().offer(self.epoch, iteration, interval, partition)
         return Verdict.STALE if verdict is Verdict.EARLY else verdict
 
@@ -275,7 +279,9 @@ FAULTS = {
     "no-epoch": Fault("a shard takes pushes of any epoch", 1000, {"part": NoEpochCheck}),
     "no-gate": Fault("partitions do not wait for the gate", 1000, {"part": NoGate}),
     "no-gone": Fault("a version that was overwritten is read", 1000, {"part": NoGone}),
-    "no-recheck": Fault("what was overwritten while it was read counts", 1000, _shell("no-recheck")),
+    "no-recheck": Fault(
+        "what was overwritten while it was read counts", 1000, _shell("no-recheck")
+    ),
     "no-adding": Fault(
         "a version is written before all is added",
         100,
@@ -287,22 +293,38 @@ FAULTS = {
         {"part": NoGranules, "clock": _lending(CutAnywhere)},
     ),
     "no-half": Fault("a push cut off in the middle leaves its first part", 1000, _shell("no-half")),
-    "no-frozen": Fault("a frozen interval is accepted", 1000, {"part": NoFrozen}),
+    "no-frozen": Fault("a frozen interval is accepted", 1000, {"focus": "skips", "part": NoFrozen}),
     "new-cut": Fault("an open iteration is cut anew", 100, {"clock": _lending(NewCut)}),
     "recut": Fault("what is lent is cut anew", 1000, {"clock": _lending(Recut)}),
     "no-call-back": Fault("nobody is called back", 100, {"clock": _lending(NoCallBack)}),
     "no-second-call": Fault(
-        "a call back is not repeated", 1000, {"clock": _lending(NoSecondCallBack)}
+        "a call back is not repeated", 1000, {"focus": "calls", "clock": _lending(NoSecondCallBack)}
     ),
     "grant-at-once": Fault("a skip is granted without freezing", 1000, {"clock": GrantAtOnce}),
-    "skip-on-some": Fault("one clean shard is enough", 1000, {"clock": _disputes(SkipOnSome)}),
-    "any-attempt": Fault("an old answer to a freeze counts", 1000, {"clock": _disputes(AnyAttempt)}),
-    "no-second-thaw": Fault("a thaw is not repeated", 1000, {"clock": _disputes(NoSecondThaw)}),
+    "skip-on-some": Fault(
+        "one clean shard is enough", 1000, {"focus": "skips", "clock": _disputes(SkipOnSome)}
+    ),
+    "any-attempt": Fault(
+        "an old answer to a freeze counts", 1000, {"clock": _disputes(AnyAttempt)}
+    ),
+    "no-second-thaw": Fault(
+        "a thaw is not repeated", 1000, {"focus": "skips", "clock": _disputes(NoSecondThaw)}
+    ),
     "no-holding-back": Fault("evaluations do not hold the gate", 1000, {"clock": NoHoldingBack}),
-    "late-checkpoint": Fault("the gate is first", 1000, {"clock": LateCheckpoint, "part": AnyCheckpoint}),
-    "gate-at-the-end": Fault("a resting job is left behind", 1000, {"clock": GateAtTheEnd}),
+    "late-checkpoint": Fault(
+        "the gate is first", 1000, {"clock": LateCheckpoint, "part": AnyCheckpoint}
+    ),
+    "gate-at-the-end": Fault(
+        "a resting job is left behind", 1000, {"focus": "pauses", "clock": GateAtTheEnd}
+    ),
     "no-deadline": Fault("hung workers are waited for", 1000, {"clock": NoDeadline}),
-    "no-deadline-to-come": Fault("those called back, too", 1000, {"clock": NoDeadlineToCome}),
-    "no-deadline-to-ask": Fault("those that never ask, too", 1000, {"clock": NoDeadlineToAsk}),
-    "no-relending": Fault("a lost push is waited for", 1000, {"clock": NoRelending}),
+    "no-deadline-to-come": Fault(
+        "those called back, too", 1000, {"focus": "calls", "clock": NoDeadlineToCome}
+    ),
+    "no-deadline-to-ask": Fault(
+        "those that never ask, too", 1000, {"focus": "hangs", "clock": NoDeadlineToAsk}
+    ),
+    "no-relending": Fault(
+        "a lost push is waited for", 1000, {"focus": "hangs", "clock": NoRelending}
+    ),
 }

@@ -113,7 +113,7 @@ class PlainLoop:
         return {name: total / samples for name, total in sums.items()}
 
 
-def draw_job(r: random.Random) -> Job:
+def draw_job(r: random.Random, flaky: float | None = None) -> Job:
     """Any job: granules, short last batches, batches larger than the data, more workers than granules."""
     granule = r.choice((1, 1, 1, 2, 3))
     batch = granule * r.randint(1, max(1, 8 // granule))
@@ -151,7 +151,7 @@ def draw_job(r: random.Random) -> Job:
         tuple(PartitionId(p) for p in range(r.choice((1, 2, 2, 3)))),
         r.random() < 0.2,
         frozenset(bad),
-        r.choice((0.0, 0.0, 0.2, 0.6)),
+        r.choice((0.0, 0.0, 0.1, 0.3)) if flaky is None else flaky,
         _draw_skips(r, geometry, iterations),
     )
 

@@ -43,7 +43,9 @@ class Leader:
     def open(self, *, new_term: bool) -> None:
         """Begin the next epoch from the newest checkpoint."""
         term, world = self.epoch.term, self.world
-        self.epoch = Epoch(Term(term.number + 1, 9), 0) if new_term else Epoch(term, self.epoch.n + 1)
+        self.epoch = (
+            Epoch(Term(term.number + 1, 9), 0) if new_term else Epoch(term, self.epoch.n + 1)
+        )
         self.rolling_back = self.resting = False
         self.start = max(self.checkpoints, default=0)
         self.lent: dict[int, set[Interval]] = {}

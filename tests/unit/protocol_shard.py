@@ -249,7 +249,9 @@ class Shard:
         self._advance(part, slab, p)
 
     def _rose(self, low: int) -> None:
-        if low > self.low and (self.part is None or len(self.part.partitions) == len(self.partitions)):
+        if low > self.low and (
+            self.part is None or len(self.part.partitions) == len(self.partitions)
+        ):
             self.low = low
             self.tell(self.world.leader.progressed, low)
 

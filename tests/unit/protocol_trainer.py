@@ -66,9 +66,7 @@ class Trainer:
         version, ticket = self.lease.version, self.lease.ticket
         self.world.net.send(self.out[s], shard.pull, self, self.epoch, version, ticket)
 
-    def pulled(
-        self, s: ShardId, epoch: Epoch, ticket: int, values: dict[PartitionId, int]
-    ) -> None:
+    def pulled(self, s: ShardId, epoch: Epoch, ticket: int, values: dict[PartitionId, int]) -> None:
         lease = self.lease
         if self.dead or lease is None or epoch != self.epoch or ticket != lease.ticket:
             return
@@ -100,7 +98,9 @@ class Trainer:
         values = [found[p] for p in job.partitions]
         self.lease, self.whole = None, False
         if lease.kind == "evaluate":
-            self.tell(leader.evaluation, lease.version, lease.interval, job.sums(lease.interval, values))
+            self.tell(
+                leader.evaluation, lease.version, lease.interval, job.sums(lease.interval, values)
+            )
             return
         if job.is_bad(lease.interval) or self.world.r.random() < job.flaky * self.world.failing:
             self.tell(leader.bad, lease.version, lease.interval)

@@ -29,6 +29,7 @@ from protocol_net import Link, Net
 from protocol_shard import Shard
 from protocol_trainer import Trainer
 
+FOCUSES = ("all",) * 6 + ("skips", "calls", "hangs", "pauses")
 MAX_EVENTS = 8_000
 MAX_IDLE = 300
 """Ticks of 5 s in which nothing happens, after failures have stopped: longer than every deadline together."""
@@ -44,15 +45,18 @@ class World:
         part: type[Part] = Part,
         clock: Callable[..., Clock] = Clock,
         off: frozenset[str] = frozenset(),
+        focus: str | None = None,
         thorough: bool = False,
     ) -> None:
         r = self.r = random.Random(seed)
         self.off, self.thorough = off, thorough
         self._part, self.clock = part, clock
-        self.job = draw_job(r)
+        drawn = r.choice(FOCUSES)
+        self.focus = focus or drawn
+        self.job = draw_job(r, flaky=0.6 if self.focus == "skips" else None)
         self.net = Net(r)
         self.now = 0.0
-        self.trouble = r.random() < 0.9  #: whether anything ever fails
+        self.trouble = self.focus != "all" or r.random() < 0.85  #: whether anything ever fails
         self.failing = int(self.trouble)  #: whether anything fails now
         self.pipelined = r.random() < 0.5
         names = [ShardId(f"s{i}") for i in range(r.choice((1, 2, 2, 3)))]
@@ -75,35 +79,48 @@ class World:
 
     def _draw_actions(self) -> None:
         """Each schedule has some kinds of failures only, so that the rest of it goes far enough to meet them."""
-        kinds: list[tuple[Callable[[], None], float]] = [
-            (self._kill, 1.0),
-            (self._cut_some_lease, 1.0),
-            (self._cut_in_push, 2.0),
-            (self._hang, 1.0),
-            (self._wake, 2.0),
-            (self._join, 2.0),
-            (self._break_data, 2.0),
-            (self._restore_data, 3.0),
-            (self._break_link, 1.5),
-            (self._restore_link, 3.0),
-            (self._flap_link, 1.5),
-            (self._tick, 3.0),
-            (self._slow, 1.5),
-            (self._pause, 0.6),
-            (self._resume, 0.8),
-            (self._new_term, 0.3),
-        ]
-        r, skipping = self.r, self.job.flaky > 0.5
-        favoured = (self._cut_in_push, self._flap_link, self._join) if skipping else ()
-        chosen = [
-            (k, w * (5 if k in favoured else r.choice((0.3, 1, 1, 4))))
-            for k, w in kinds
-            if k in favoured or r.random() < (0.3 if skipping else 0.6)
-        ]
-        self.actions = [k for k, _ in chosen] if self.trouble else []
-        self.weights = [w for _, w in chosen]
+        r, favoured = self.r, self._favoured()
+        kinds: dict[Callable[[], None], float] = {
+            self._kill: 1.0,
+            self._cut_some_lease: 1.0,
+            self._cut_in_push: 2.0,
+            self._hang: 1.0,
+            self._hang_in_push: 0.5,
+            self._wake: 2.0,
+            self._join: 2.0,
+            self._break_data: 2.0,
+            self._restore_data: 3.0,
+            self._break_link: 1.5,
+            self._restore_link: 3.0,
+            self._flap_link: 1.5,
+            self._tick: 3.0,
+            self._slow: 1.5,
+            self._pause: 0.6,
+            self._resume: 0.8,
+            self._new_term: 0.3,
+        }
+        chosen = {
+            kind: weight * (6 if kind in favoured else r.choice((0.3, 1, 1, 4)))
+            for kind, weight in kinds.items()
+            if kind in favoured or r.random() < (0.2 if favoured else 0.6)
+        }
+        self.actions = list(chosen) if self.trouble else []
+        self.weights = list(chosen.values())
         self.rate = r.choice((0.02, 0.05, 0.1, 0.2)) if self.actions else 0.0
         self.net.stall = r.choice((0.0, 0.0, 0.05, 0.15)) if self.trouble else 0.0
+
+    def _favoured(self) -> tuple[Callable[[], None], ...]:
+        """What a schedule with a focus is full of."""
+        match self.focus:
+            case "skips":
+                return (self._cut_in_push, self._flap_link, self._join)
+            case "calls":
+                return (self._cut_some_lease, self._flap_link, self._kill)
+            case "hangs":
+                return (self._hang_in_push, self._hang, self._tick)
+            case "pauses":
+                return (self._pause, self._resume, self._new_term)
+        return ()
 
     def _living(self) -> list[Trainer]:
         return [t for t in self.trainers if t.name in self.leader.trainers]
@@ -133,9 +150,15 @@ class World:
     def _cut_in_push(self) -> None:
         """A zombie whose gradient has reached some partitions."""
         if trainer := self._any([t for t in self._living() if t.unacked]):
-            for link in trainer.out.values():
+            for link in [*trainer.out.values(), *(s.from_leader for s in self.shards.values())]:
                 link.slow = self.r.random() < 0.5
             self.cut_lease(trainer)
+
+    def _hang_in_push(self) -> None:
+        """It hangs when its gradient has left, and the connection to a shard breaks."""
+        if trainer := self._any([t for t in self._living() if t.unacked and not t.hung]):
+            self.break_data(trainer, self._any(list(self.shards)))
+            trainer.hang()
 
     def cut_lease(self, trainer: Trainer) -> None:
         """The lease connection ends; both sides may still read what has arrived."""
@@ -180,8 +203,9 @@ class World:
 
     def _flap_link(self) -> None:
         """It breaks and is restored at once: what was on it is lost."""
-        shard = self._any([s for s in self.shards.values() if s.to_leader.up])
-        if shard is not None:
+        shards = [s for s in self.shards.values() if s.to_leader.up]
+        told = [s for s in shards if len(s.from_leader.queue) > 0]
+        if (shard := self._any(told or shards)) is not None:
             for link in (shard.from_leader, shard.to_leader):
                 self.net.cut(link, self.r.randint(0, len(link.queue)))
             self.leader.link_restored(shard)
@@ -297,15 +321,23 @@ class World:
         assert leader.row == end, f"{leader.row} rows for {end} iterations"
         assert end == leader.start or max(leader.checkpoints) == end, "the end is not saved"
         if self._calm:
-            assert not (self.dismissed or self.released), "nothing failed, yet somebody was given up"
+            assert not (self.dismissed or self.released), (
+                "nothing failed, yet somebody was given up"
+            )
         limit = self.job.geometry.iteration(end).lo
-        missing = [b for b in self.job.bad if b < limit and not leader.plain.skips.covers(Interval(b, b + 1))]
+        missing = [
+            b
+            for b in self.job.bad
+            if b < limit and not leader.plain.skips.covers(Interval(b, b + 1))
+        ]
         assert not missing, f"bad samples {missing} were counted"
         want = leader.plain.at(end)
         for s in self.shards.values():
             for p in s.partitions:
                 assert s.part is not None
-                assert s.part.version(p) == end, f"partition {p} is at {s.part.version(p)} for {end}"
+                assert s.part.version(p) == end, (
+                    f"partition {p} is at {s.part.version(p)} for {end}"
+                )
                 got = (s.slab.values[p][end % 2], s.slab.momentum[p], s.part.steps(p))
                 assert got == want[p], f"partition {p} ends as {got} for {want[p]}"
 

@@ -71,12 +71,14 @@ def shard_beat(
     iteration: int = 0,
     phase: Any = "running",
     shard: str = "s1",
+    reason: str = "",
 ) -> ShardBeat:
     hosted = HostedJob(
         job=JobId(job),
         term=term,
         leads=True,
         phase=phase,
+        reason=reason,
         plan=3,
         bytes_held=4096,
         ready=[WorkerId(f"{job}-w1")],
@@ -241,6 +243,16 @@ def test_a_former_leaders_workers_and_phase_are_not_shown_under_a_new_term(state
     state.take_event(change(record(changed_at=12.0, terms=2, allocation=moved)), 0.0)
     found = view(state)
     assert (found["phase"], found["leader"], found["ready"]) == (None, "s5", [])
+
+
+def test_what_a_running_job_waits_for_is_told_by_its_leader(state: State) -> None:
+    state.take_event(change(record()), 0.0)
+    state.take_beat(shard_beat(1), 0.0)
+    assert view(state)["reason"] == "all are ready"
+    state.take_beat(shard_beat(2, reason="checkpoint of version 9: waiting for the store"), 0.0)
+    assert view(state)["reason"] == "checkpoint of version 9: waiting for the store"
+    state.take_event(change(record(state=JobState.FINISHED, reason="done", changed_at=12.0)), 0.0)
+    assert view(state)["reason"] == "done"
 
 
 def test_an_evaluation_shows_at_once_and_stays_in_the_history(state: State) -> None:

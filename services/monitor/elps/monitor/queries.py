@@ -192,6 +192,8 @@ def _job(found: Job, reason_characters: int | None) -> views.JobView:
     if newest is not None and (metrics_iteration is None or newest.iteration > metrics_iteration):
         metrics, metrics_iteration = newest.metrics, newest.iteration
     reason = record.reason if record is not None else "its record is not read yet"
+    if led is not None and led.reason and state is JobState.RUNNING:
+        reason = led.reason  # what it waits for now: the record only says why it began to run
     if allocation is not None:
         shard_ids = [str(shard) for shard in allocation.shards]
     else:

@@ -47,6 +47,7 @@ from elps.runtime.settings import read
 ROWS_S = 0.1
 """Rows go out at most this often: those of short iterations together, since publishing keeps data threads waiting."""
 ROWS_AT_ONCE = 200
+DRAIN_LOOK_S = 0.05
 SWITCH_S = 0.001
 """Threads hand the interpreter over this often: a data thread must not wait 5 ms for the event loop."""
 
@@ -62,9 +63,10 @@ class ShardService:
         self.id = ShardId(self._settings.shard_id or drawn_id())
         self._incarnation = secrets.token_hex(8)
         self._seq = 0
+        self._leaving = False  #: asked to end; every beat says so
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`."""
+        """Serve until `stop`, and then until the scheduler has had the jobs checkpointed and taken away."""
         sys.setswitchinterval(SWITCH_S)
         loop = asyncio.get_running_loop()
         bridge = Bridge(self._context.store, loop)
@@ -85,13 +87,27 @@ class ShardService:
             async with asyncio.TaskGroup() as tasks:
                 speaking = tasks.create_task(self._speak(bridge, hosting, listener.port))
                 await stop.wait()
+                self._leaving = True
+                bridge.beat()
+                await self._drained(hosting)
                 speaking.cancel()
             await subscription.cancel()
         finally:
+            self._leaving = True
             hosting.close("the shard is leaving")
             listener.close()
             with contextlib.suppress(RetryLater):
-                await self._beat(hosting, listener.port, leaving=True)
+                await self._beat(hosting, listener.port)
+
+    async def _drained(self, hosting: Hosting) -> None:
+        """Wait, for a while, until no job would be cut off in the middle of its training."""
+        until = asyncio.get_running_loop().time() + self._settings.leave_s
+        while hosting.busy:
+            if asyncio.get_running_loop().time() >= until:
+                reason = f"not taken away within {self._settings.leave_s:g} s"
+                log.warning("jobs_cut_off", shard=self.id, reason=reason)
+                return
+            await asyncio.sleep(DRAIN_LOOK_S)
 
     async def _command(self, delivery: Delivery, hosting: Hosting) -> None:
         command: ShardCommand = decode(delivery.body, ShardCommand)  # type: ignore[arg-type]  # a union
@@ -130,7 +146,7 @@ class ShardService:
                     "broker_unreachable", shard=self.id, lost_rows=len(rows), reason=str(error)
                 )
 
-    async def _beat(self, hosting: Hosting, port: int, leaving: bool = False) -> None:
+    async def _beat(self, hosting: Hosting, port: int) -> None:
         self._seq += 1
         settings = self._settings
         beat = ShardBeat(
@@ -145,7 +161,7 @@ class ShardService:
             jobs=hosting.status(),
             version=_version(),
             rss_bytes=rss_bytes(),
-            leaving=leaving,
+            leaving=self._leaving,
         )
         await self._context.bus.publish(
             MEMBERS, SHARD_BEAT, encode(beat), confirm=False, timeout_s=1.0

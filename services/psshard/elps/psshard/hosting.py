@@ -17,7 +17,7 @@ from elps.psshard.member import Member
 from elps.psshard.orders import Orders
 from elps.psshard.serving import PullConnection, PushConnection
 from elps.wire.connection import Connection
-from elps.wire.handshake import Hello, Refused
+from elps.wire.handshake import Hello, Purpose, Refused
 
 log = structlog.get_logger()
 
@@ -31,7 +31,7 @@ class Hosted:
         self.orders = Orders(host.job, self.member, bridge)
         self.lead = Lead(host, me, self.orders, bridge) if host.shards[0].shard == me else None
         self._lock = threading.Lock()
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, Purpose] = {}
         self._closed = False
 
     def status(self) -> HostedJob:
@@ -46,12 +46,20 @@ class Hosted:
             phase="running",
         )
 
+    @property
+    def busy(self) -> bool:
+        """Whether training would be cut off if this shard ended now."""
+        if self.lead is not None:
+            return not self.lead.ended
+        with self._lock:
+            return "link" in self._connections.values()
+
     def serve(self, connection: Connection, hello: Hello) -> None:
         """Serve a connection until it ends or the job is dropped."""
         with self._lock:
             if self._closed:
                 raise ProtocolError(f"job {self.host.job} was dropped meanwhile")
-            self._connections.add(connection)
+            self._connections[connection] = hello.purpose
         try:
             match hello.purpose:
                 case "push":
@@ -66,7 +74,7 @@ class Hosted:
                     self.lead.serve_trainer(connection, WorkerId(hello.sender))
         finally:
             with self._lock:
-                self._connections.discard(connection)
+                del self._connections[connection]
 
     def close(self, reason: str) -> None:
         """Drop the job: connections end, arrays go."""
@@ -170,6 +178,12 @@ class Hosting:
         with self._lock:
             hosted = self._jobs.get(job)
             return hosted.host.term if hosted is not None else None
+
+    @property
+    def busy(self) -> bool:
+        """Whether training would be cut off if this shard ended now."""
+        with self._lock:
+            return any(job.busy for job in self._jobs.values())
 
     def close(self, reason: str) -> None:
         """Drop everything: the shard ends."""

@@ -364,6 +364,12 @@ class Lead:
     def _exit_seen(self, worker: WorkerId, text: str) -> None:
         self.event(lambda clock, now: clock.exit_seen(worker, text, now))
 
+    @property
+    def ended(self) -> bool:
+        """Whether the job is finished, failed or paused here."""
+        with self.lock:
+            return self._ended is not None
+
     def fail(self, reason: str) -> None:
         """The job cannot go on."""
         log.error("job_failed", job=self.job, reason=reason)

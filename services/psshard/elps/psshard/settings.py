@@ -27,6 +27,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     shard_slots: Annotated[int, Meta(ge=1, le=4096)] = 4
     """Jobs it takes part in at once."""
     beat_s: Annotated[float, Meta(gt=0, le=60)] = 1.0
+    leave_s: Annotated[float, Meta(ge=0, le=3600)] = 25.0
+    """How long a shard that is asked to end waits for its jobs to be checkpointed and taken away."""
 
     def __post_init__(self) -> None:
         if self.shard_id and (problem := id_problem(self.shard_id)):

@@ -29,7 +29,7 @@ from elps.scheduler.core.events import (
 )
 from elps.scheduler.core.life import LifeEvent
 from elps.scheduler.core.policy import Start
-from elps.scheduler.core.pool import Holding, Pool
+from elps.scheduler.core.pool import Claims, Holding, Pool
 
 REMEMBERED_REQUESTS = 4096
 """Answers kept for messages that come again."""
@@ -58,6 +58,9 @@ class Reign:
         default_factory=dict
     )  #: workers that their agent's heartbeat has shown
     exits: dict[WorkerId, str] = field(default_factory=dict)  #: how workers ended, the newest last
+    stranded_at: float | None = (
+        None  #: since when it is to pause and nobody brings it to the boundary, monotonic
+    )
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Live:
     """What is known of a job that has not ended."""
 
     reign: Reign | None = None  #: present exactly while the record has an allocation
-    reservation: Reservation | None = None  #: only while queued
+    reservation: Reservation | None = None  #: only while queued; set by `Book.reserve`
     requeue: str = ""  #: why the job shall be checkpointed and queued again; empty: it shall not
     failures: int = 0  #: trainers in a row that ended before they were ready
     late: int = 0  #: rounds in a row in which something was not ready in time
@@ -82,6 +85,7 @@ class Live:
     )  #: agents on which its trainers do not start
     highest: int = 0  #: highest term number seen anywhere
     written_at: float = 0.0  #: monotonic, s; when the record was last handed out to be stored
+    unwritten: bool = False  #: the record has changed since, in its progress or its reason
 
 
 @dataclass
@@ -118,6 +122,7 @@ class Book:
         self.started_at = now.mono  #: forgiven like all deadlines after deafness
         self.echo_at: float | None = None  #: when the own heartbeat last came back
         self.attempts = 0
+        self._claims: Claims | None = None  #: as `claims` gives them; None: to be made anew
         for record in sorted(records, key=lambda r: (r.seq, r.id)):
             self.records[record.id] = record
             if record.state.ended:
@@ -152,8 +157,14 @@ class Book:
                 found.append((record, record.allocation, live, live.reign))
         return found
 
-    def claims(self) -> dict[MemberId, dict[Holding, None]]:
-        """What allocations and reservations give to each member."""
+    def claims(self) -> Claims:
+        """What allocations and reservations give to each member. What was returned once never changes."""
+        if self._claims is None:
+            self._claims = self.counted_claims()
+        return self._claims
+
+    def counted_claims(self) -> Claims:
+        """The same, made from the records now."""
         claims: dict[MemberId, dict[Holding, None]] = {}
         for job, live in self.live.items():
             allocation = self.records[job].allocation
@@ -185,8 +196,9 @@ class Book:
     def update(self, record: JobRecord, now: Moment) -> None:
         """Replace a record whose state is as before, and have it stored."""
         self.records[record.id] = record
+        self._claims = None
         if live := self.live.get(record.id):
-            live.written_at = now.mono
+            live.written_at, live.unwritten = now.mono, False
         self.out.append(WriteRecord(record))
 
     def change(
@@ -208,7 +220,7 @@ class Book:
             live.reign = None
             live.requeue = ""
         if record.state is not JobState.QUEUED:
-            live.reservation = None
+            self.reserve(job, None)
         self.update(record, now)
         if record.state.ended:
             del self.live[job]
@@ -226,19 +238,31 @@ class Book:
         pausing = self.records[job].pausing
         self.change(job, LifeEvent.PAUSED if pausing else LifeEvent.DISPLACED, reason, now)
 
+    def reserve(self, job: JobId, place: Reservation | None) -> None:
+        """Keep a place for a queued job, or give it up."""
+        self.live[job].reservation = place
+        self._claims = None
+
     def explain(self, job: JobId, reason: str, now: Moment) -> None:
         """Give another reason for the state that a job is in."""
         record = self.records[job]
         if record.reason != shortened(reason):
             self.update(msgspec.structs.replace(record, reason=shortened(reason)), now)
 
-    def advance(self, job: JobId, progress: Progress, now: Moment) -> None:
-        """Note a job's progress; it is stored every few seconds, and with each change of state."""
-        record = self.records[job]
-        if record.progress == progress:
-            return
-        self.records[job] = msgspec.structs.replace(record, progress=progress)
-        if now.mono - self.live[job].written_at >= self.bounds.progress_s:
+    def observe(
+        self, job: JobId, now: Moment, progress: Progress | None = None, reason: str | None = None
+    ) -> None:
+        """Note how far a job is and what its leader says of it. Both change all the time.
+
+        So they are stored every few seconds, and with each change of state.
+        """
+        record, live = self.records[job], self.live[job]
+        progress = record.progress if progress is None else progress
+        reason = record.reason if reason is None else shortened(reason)
+        if (record.progress, record.reason) != (progress, reason):
+            self.records[job] = msgspec.structs.replace(record, progress=progress, reason=reason)
+            live.unwritten = True
+        if live.unwritten and now.mono - live.written_at >= self.bounds.progress_s:
             self.update(self.records[job], now)
 
     def dismiss(self, job: JobId, worker: WorkerId, reason: str, now: Moment) -> None:

@@ -129,5 +129,6 @@ class Core:
                 assert len(allocation.workers) <= allocation.size, allocation
         order = [book.records[job].seq for job in book.live]
         assert order == sorted(order), "jobs are not in their order of arrival"
+        assert book.claims() == book.counted_claims()
         assert not (over := book.pool.overcommitted(book.claims())), over
         assert not book.out

@@ -182,6 +182,14 @@ class Bounds:
         return 2.5 * self.beat_s
 
     @property
+    def stranded_s(self) -> float:
+        """A job that is to pause goes back to its newest checkpoint when for so long nobody brings it to the boundary.
+
+        Time enough for a lost agent to be noticed and for its workers to be given another one.
+        """
+        return 3 * self.lost_s
+
+    @property
     def clearing_s(self) -> float:
         """Slots being cleared are waited for so long, then taken for stuck."""
         return 2 * self.lost_s

@@ -50,7 +50,6 @@ def term_granted(book: Book, event: TermGranted, now: Moment) -> None:
     book.records[event.job] = msgspec.structs.replace(
         record, workers_named=named + len(workers), secret=event.secret
     )
-    live.reservation = None
     live.reign = Reign(placed_at=now.mono, started=dict.fromkeys(workers, now.mono))
     live.highest = event.term.number
     live.avoid.clear()
@@ -121,7 +120,7 @@ def _apply(book: Book, policy: Policy, facts: Facts, now: Moment) -> None:
 def _reserve(book: Book, start: Start, policy: str) -> None:
     live = book.live[start.job]
     book.attempts += 1
-    live.reservation = Reservation(book.attempts, start)
+    book.reserve(start.job, Reservation(book.attempts, start))
     book.out.append(AskTerm(start.job, book.attempts, live.highest + 1))
     book.note(
         "place_given",
@@ -191,14 +190,14 @@ def _mark_stalled(book: Book, now: Moment) -> None:
 
 def _cancel_reservations(book: Book) -> None:
     """Places that are not there any more."""
-    for live in book.live.values():
+    for job, live in book.live.items():
         if live.reservation is None:
             continue
         start = live.reservation.start
         ids: list[MemberId] = [*start.shards, *start.agents]
         members = [book.pool.member(member) for member in ids]
         if any(member is None or member.leaving for member in members):
-            live.reservation = None
+            book.reserve(job, None)
 
 
 def _explain_suspension(book: Book, now: Moment) -> None:

@@ -5,10 +5,13 @@ things that a member was, or may have been, told to run and that were taken back
 heartbeat that arrives after the member was told to end it, whatever that heartbeat shows, for orders reach a
 member in their order: if the order to start it is still on its way, so is the one to end it, and whatever the
 slot is given to next comes after both. A member that was lost may come back as the same process, so its ghosts
-stay; only a new incarnation is free of them.
+stay.
 
-A heartbeat counts if it is newer than what is known: same incarnation and higher number, or an incarnation
-never seen.
+A heartbeat counts if it is newer than what is known: same incarnation and higher number, or an incarnation never
+seen. Which of two incarnations is the newer one nothing tells, and a scheduler that has just started may hear a
+late word of the dead one after the first word of the living one. So one that was superseded is believed again
+when it has something new to say and the one that took its place has fallen silent: a dead one never does, and a
+living one is not ignored for longer than silence takes to be noticed.
 """
 
 from __future__ import annotations
@@ -89,8 +92,8 @@ class Ghost:
 @dataclass
 class _Past:
     incarnation: str
-    seq: int
-    superseded: list[str] = field(default_factory=list)
+    seq: int  #: highest heard of it
+    superseded: dict[str, int] = field(default_factory=dict)  #: the others, with the highest heard
 
 
 class Pool:
@@ -237,16 +240,20 @@ class Pool:
         if past is None:
             self._remember(member, _Past(beat.incarnation, beat.seq))
             return Seen.JOINED
-        if beat.incarnation in past.superseded:
-            return Seen.STALE
         if beat.incarnation == past.incarnation:
             if beat.seq <= past.seq:
                 return Seen.STALE
             past.seq = beat.seq
             return Seen.AGAIN if alive else Seen.JOINED
-        superseded = [*past.superseded, past.incarnation][-REMEMBERED_INCARNATIONS:]
-        self._remember(member, _Past(beat.incarnation, beat.seq, superseded))
-        self.ghosts.pop(member, None)
+        if (heard := past.superseded.get(beat.incarnation)) is not None:
+            past.superseded[beat.incarnation] = max(heard, beat.seq)
+            if alive or beat.seq <= heard:
+                return Seen.STALE
+        others = {**past.superseded, past.incarnation: past.seq}
+        others.pop(beat.incarnation, None)
+        for old in list(others)[:-REMEMBERED_INCARNATIONS]:
+            del others[old]
+        self._remember(member, _Past(beat.incarnation, beat.seq, others))
         return Seen.RESTARTED if alive else Seen.JOINED
 
     def _remember(self, member: MemberId, past: _Past) -> None:

@@ -154,8 +154,8 @@ def _suspend(book: Book, request: Request, reason: str, now: Moment) -> None:
         return
     book.suspended = reason or "the stack is going down"
     book.note("suspended", reason=book.suspended)
-    for live in book.live.values():
-        live.reservation = None
+    for job in book.live:
+        book.reserve(job, None)
     jobs = []
     for record, _, live, reign in book.holding():
         live.requeue = book.suspended
@@ -179,7 +179,7 @@ def settle_suspensions(book: Book, now: Moment) -> None:
                 suspension.request,
                 True,
                 None,
-                "all jobs are checkpointed; none is started any more",
+                "all jobs are queued again, to go on from their newest checkpoints; none is started any more",
             )
             continue
         problems = [

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from elps.contracts.epoch import Term
-from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
+from elps.contracts.ids import AgentId, ShardId
 from elps.contracts.messages import AgentBeat, HostedJob, ShardBeat
 from elps.contracts.state import Allocation, JobRecord, JobState
 from elps.scheduler.core.book import Book, Live, Reign
 from elps.scheduler.core.events import MemberId, Moment
-from elps.scheduler.core.life import LifeEvent
+from elps.scheduler.core.leading import led
 from elps.scheduler.core.pool import Seen
+from elps.scheduler.core.trainers import give_up, worker_ended
 
-FAILURE_LIMIT = 5
-"""Trainers in a row that end before they are ready: then the fault is not theirs."""
 LATE_LIMIT = 3
 """Rounds in a row in which trainers (or shards) are not ready in time."""
 
@@ -55,7 +52,7 @@ def _hosted(book: Book, shard: ShardId, hosted: HostedJob, now: Moment) -> None:
     if hosted.term == record.allocation.term:
         live.reign.hosted[shard] = None
         if hosted.leads and shard == record.allocation.shards[0]:
-            _led(book, record.id, live, live.reign, hosted, now)
+            led(book, record.id, live, live.reign, hosted, now)
     elif hosted.term.number >= record.allocation.term.number:
         term = f"{hosted.term.number}/{hosted.term.nonce}"
         book.displace(
@@ -63,57 +60,6 @@ def _hosted(book: Book, shard: ShardId, hosted: HostedJob, now: Moment) -> None:
             f"shard {shard} knows term {term}: the store has forgotten its newest second",
             now,
         )
-
-
-def _led(book: Book, job: JobId, live: Live, reign: Reign, hosted: HostedJob, now: Moment) -> None:
-    """What the leader says of its job."""
-    reign.lead = hosted
-    if hosted.phase in ("running", "pausing", "paused") and reign.begun_at is None:
-        reign.begun_at = now.mono
-    if hosted.progress is not None and hosted.phase != "loading":
-        behind = hosted.progress.iteration < book.records[job].progress.iteration
-        if not (behind and hosted.phase == "waiting"):  # before it has its checkpoint it knows less
-            book.advance(job, hosted.progress, now)
-    if any(reign.started.pop(worker, None) is not None for worker in hosted.ready):
-        live.failures = live.late = 0
-    for worker, reason in sorted(hosted.dismissed.items()):
-        if worker in _allocation(book, job).workers:
-            _worker_ended(book, job, worker, f"given up by the leader: {reason}", now)
-            if job not in book.live:
-                return
-    _phase(book, job, live, hosted, now)
-
-
-def _phase(book: Book, job: JobId, live: Live, hosted: HostedJob, now: Moment) -> None:
-    record = book.records[job]
-    at = f"iteration {record.progress.iteration}"
-    match hosted.phase:
-        case "running":
-            able = any(worker in hosted.ready for worker in _allocation(book, job).workers)
-            if able and record.state is not JobState.RUNNING:
-                book.change(job, LifeEvent.TRAINS, hosted.reason or f"training, {at}", now)
-        case "waiting":
-            reason = hosted.reason or "the leader waits"
-            starting = (
-                record.state is JobState.STARTING
-                and not hosted.ready
-                and _allocation(book, job).workers
-            )
-            if record.state is JobState.WAITING or starting:
-                book.explain(job, reason, now)
-            else:
-                book.change(job, LifeEvent.STALLED, reason, now)
-        case "paused":
-            if record.pausing:
-                book.change(job, LifeEvent.PAUSED, f"paused by its user at {at}", now)
-            elif live.requeue:
-                book.change(job, LifeEvent.DISPLACED, f"{live.requeue}; checkpointed at {at}", now)
-        case "finished":
-            book.change(job, LifeEvent.FINISHED, hosted.reason or f"finished at {at}", now)
-        case "failed":
-            book.fail(job, hosted.reason or "the leader gave no reason", now)
-        case "loading" | "pausing":
-            pass
 
 
 def shard_lost(book: Book, shard: ShardId, why: str, now: Moment) -> None:
@@ -147,13 +93,13 @@ def agent_beaten(book: Book, beat: AgentBeat, now: Moment) -> None:
                 if status.state == "exited" and beat.leaving:
                     book.dismiss(record.id, worker, f"agent {agent} is leaving: {status.exit}", now)
                 elif status.state == "exited":
-                    _worker_ended(
+                    worker_ended(
                         book, record.id, worker, status.exit or "ended without a word", now
                     )
                 else:
                     reign.shown[worker] = None
             elif worker in reign.shown:
-                _worker_ended(book, record.id, worker, f"agent {agent} no longer has it", now)
+                worker_ended(book, record.id, worker, f"agent {agent} no longer has it", now)
             if record.id not in book.live:
                 break
 
@@ -164,39 +110,6 @@ def agent_lost(book: Book, agent: AgentId, why: str, now: Moment) -> None:
         for worker, at in allocation.workers.items():
             if at == agent:
                 book.dismiss(record.id, worker, why, now)
-
-
-def _worker_ended(book: Book, job: JobId, worker: WorkerId, how: str, now: Moment) -> None:
-    """A trainer has ended; count it if it never was ready, and fail the job if that cannot go on."""
-    live = book.live[job]
-    agent = _allocation(book, job).workers[worker]
-    early = live.reign is not None and worker in live.reign.started
-    book.dismiss(job, worker, f"trainer {worker} on agent {agent}: {how}", now)
-    if not early:
-        return
-    live.failures += 1
-    if live.failures >= FAILURE_LIMIT:
-        text = f"{live.failures} trainers in a row ended before they were ready; the last, {worker} on {agent}: {how}"
-        _give_up(book, job, [agent], text, now)
-
-
-def _give_up(book: Book, job: JobId, agents: Iterable[AgentId], reason: str, now: Moment) -> None:
-    """Fail a job, or, while others of its trainers work, only stop trying on these agents."""
-    live = book.live[job]
-    live.failures = live.late = 0
-    lead = live.reign.lead if live.reign is not None else None
-    if lead is None or not any(worker in lead.ready for worker in _allocation(book, job).workers):
-        book.fail(job, reason, now)
-        return
-    for agent in agents:
-        live.avoid[agent] = None
-        book.note("agent_avoided", True, job=job, agent=agent, reason=reason)
-
-
-def _allocation(book: Book, job: JobId) -> Allocation:
-    allocation = book.records[job].allocation
-    assert allocation is not None
-    return allocation
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
@@ -213,6 +126,7 @@ def echo_heard(book: Book, now: Moment) -> None:
             reign.placed_at = now.mono
             reign.begun_at = None if reign.begun_at is None else now.mono
             reign.started = dict.fromkeys(reign.started, now.mono)
+            reign.stranded_at = None
     book.echo_at = now.mono
 
 
@@ -226,6 +140,8 @@ def ticked(book: Book, now: Moment) -> None:
         _absent_lost(book, now)
     for record, allocation, live, reign in book.holding():
         _late(book, record, allocation, live, reign, now)
+    for record, _, live, reign in book.holding():
+        _stranded(book, record, live, reign, now)
 
 
 def _member_lost(book: Book, member: MemberId, why: str, now: Moment) -> None:
@@ -287,4 +203,32 @@ def _late(
         )
     if live.late >= LATE_LIMIT:
         text = f"trainer {slow[-1]} on agent {agents[-1]}: not ready within {start_s:g} s, {live.late} times in a row"
-        _give_up(book, job, agents, text, now)
+        give_up(book, job, agents, text, now)
+
+
+def _stranded(book: Book, record: JobRecord, live: Live, reign: Reign, now: Moment) -> None:
+    """Jobs that are to pause and do not come to the boundary, since nobody computes what is begun.
+
+    A leader with nothing lent rests without any worker. Otherwise a part of the open iteration may be in some
+    partitions already, so it can only be completed or undone: it waits for a worker, and for those that are getting
+    ready, but not for one that nobody can give.
+    """
+    lead = reign.lead
+    on_the_way = lead is not None and lead.phase not in ("loading", "waiting")
+    if book.goal(record.id) == "run" or on_the_way or reign.started:
+        reign.stranded_at = None
+    elif reign.stranded_at is None:
+        reign.stranded_at = now.mono
+    elif now.mono - reign.stranded_at > book.bounds.stranded_s:
+        why = "paused by its user" if record.pausing else live.requeue
+        what = lead.reason if lead is not None and lead.reason else "its leader says nothing"
+        checkpoint = record.progress.checkpoint
+        where = (
+            "the beginning" if checkpoint is None else f"the checkpoint of iteration {checkpoint}"
+        )
+        book.displace(
+            record.id,
+            f"{why}; the iteration boundary was not reached within {book.bounds.stranded_s:g} s ({what}): "
+            f"it goes on from {where}",
+            now,
+        )

@@ -112,7 +112,7 @@ class Trainer:
         self._held = -1  #: version that `_params` holds whole; -1: none or a mixture
         self._shards: Shards | None = None
         self._epoch: Epoch = NO_EPOCH
-        self._asked_at = time.perf_counter()
+        self._free_at = time.perf_counter()  #: since when it only waits for a lease
         self.where = f"worker {start.worker}"  #: what it is at, for error messages
 
     def step(self) -> bool:
@@ -156,7 +156,7 @@ class Trainer:
         self._ask(None)
 
     def _ask(self, done: dict[str, Any] | None) -> None:
-        self._asked_at = time.perf_counter()
+        self._free_at = time.perf_counter()
         self._leader.send(Header(Kind.ASK, self._epoch), done)
 
     def _initialise(self, shards: Shards) -> None:
@@ -177,7 +177,7 @@ class Trainer:
         return pulled.status, pulled.wait_s, pulled.pull_s
 
     def _train(self, shards: Shards, lease: Header) -> None:
-        lease_s = time.perf_counter() - self._asked_at
+        lease_s = time.perf_counter() - self._free_at
         t, interval = lease.iteration, lease.interval
         status, wait_s, pull_s = self._pull(shards, t, lease.ticket)
         if status is not Status.OK:
@@ -212,6 +212,7 @@ class Trainer:
             self._leader.send(
                 Header(Kind.PUSHED, self._epoch, iteration=t, interval=interval), {"push_s": push_s}
             )
+        self._free_at = time.perf_counter()
 
     def _evaluate(self, shards: Shards, lease: Header) -> None:
         version, part = lease.iteration, lease.interval

@@ -24,6 +24,8 @@ SILENT_S = 20.0
 """A shard that owes an answer and says nothing for this long has lost the connection."""
 REACH_S = 30.0
 """How long a shard is dialled before the trainer gives up."""
+FAILURES, FAILING_S = 5, 60.0
+"""So many lost connections in a row, or for so long, are enough."""
 
 T = TypeVar("T")
 
@@ -86,14 +88,17 @@ class _Shard:
 
 def _again(action: Callable[[], T]) -> T:
     """Do it again as long as only the connection failed; `ShardUnreachable` ends it."""
-    failures = 0
+    failures, since = 0, 0.0
     while True:
         try:
             return action()
         except (ConnectionEnded, TimeoutError) as error:
-            failures += 1
-            if failures > 5:
-                raise ShardUnreachable(f"five connections in a row were lost: {error}") from None
+            now = time.monotonic()
+            failures, since = failures + 1, since or now
+            if failures > FAILURES or now - since > FAILING_S:
+                raise ShardUnreachable(
+                    f"{failures} connections in a row were lost: {error}"
+                ) from None
 
 
 def _status(header: Header, peer: str) -> Status:
@@ -302,8 +307,8 @@ class Pushing:
         flags = Flag.STAGED if self._staged else Flag.NONE
         left = [p for p in shard.partitions if p[0] not in done]
         for at, (number, lo, hi) in enumerate(left):
-            last = Flag.LAST if not self._staged and at == len(left) - 1 else Flag.NONE
-            self._send(connection, number, lo, hi, flags | last)
+            last = not self._staged and at == len(left) - 1
+            self._send(connection, number, lo, hi, Flag.LAST if last else flags)
         if self._staged:
             connection.send(self._header(Kind.COMMIT, Flag.LAST))
 

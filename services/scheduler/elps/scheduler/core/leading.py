@@ -1,0 +1,85 @@
+"""What leaders say of their jobs: phase, progress, trainers ready and given up."""
+
+from __future__ import annotations
+
+from elps.contracts.ids import JobId
+from elps.contracts.messages import HostedJob
+from elps.contracts.state import JobState
+from elps.scheduler.core.book import Book, Live, Reign
+from elps.scheduler.core.events import Moment
+from elps.scheduler.core.life import LifeEvent
+from elps.scheduler.core.trainers import allocation_of, worker_ended
+
+TRAINING = "training"
+"""The reason of a running job while its leader waits for nobody."""
+
+
+def led(book: Book, job: JobId, live: Live, reign: Reign, hosted: HostedJob, now: Moment) -> None:
+    """What the leader says of its job."""
+    reign.lead = hosted
+    if hosted.phase in ("running", "pausing", "paused") and reign.begun_at is None:
+        reign.begun_at = now.mono
+    if hosted.progress is not None and hosted.phase != "loading":
+        behind = hosted.progress.iteration < book.records[job].progress.iteration
+        if not (behind and hosted.phase == "waiting"):  # before it has its checkpoint it knows less
+            book.observe(job, now, progress=hosted.progress)
+    if any(reign.started.pop(worker, None) is not None for worker in hosted.ready):
+        live.failures = live.late = 0
+    for worker, reason in sorted(hosted.dismissed.items()):
+        if worker in allocation_of(book, job).workers:
+            worker_ended(book, job, worker, f"given up by the leader: {reason}", now)
+            if job not in book.live:
+                return
+    _phase(book, job, live, hosted, now)
+
+
+def _phase(book: Book, job: JobId, live: Live, hosted: HostedJob, now: Moment) -> None:
+    at = f"iteration {book.records[job].progress.iteration}"
+    match hosted.phase:
+        case "paused":
+            if book.records[job].pausing:
+                book.change(job, LifeEvent.PAUSED, f"paused by its user at {at}", now)
+            elif live.requeue:
+                book.change(job, LifeEvent.DISPLACED, f"{live.requeue}; checkpointed at {at}", now)
+            else:  # taken back too late: it rests already, and a leader that rests does not go on
+                book.displace(job, f"the pause was taken back when it was reached, {at}", now)
+        case "finished":
+            book.change(job, LifeEvent.FINISHED, hosted.reason or f"finished at {at}", now)
+        case "failed":
+            book.fail(job, hosted.reason or "the leader gave no reason", now)
+        case "waiting":
+            _waits(book, job, hosted, now)
+        case "loading" | "running" | "pausing":
+            _works(book, job, live, hosted, now)
+
+
+def _waits(book: Book, job: JobId, hosted: HostedJob, now: Moment) -> None:
+    record, reason = book.records[job], hosted.reason or "the leader waits"
+    starting = record.state is JobState.STARTING and not hosted.ready
+    if record.state is JobState.WAITING or (starting and allocation_of(book, job).workers):
+        book.observe(job, now, reason=reason)
+    else:
+        book.change(job, LifeEvent.STALLED, reason, now)
+
+
+def _works(book: Book, job: JobId, live: Live, hosted: HostedJob, now: Moment) -> None:
+    """Keep the record's reason true: who is waited for just now."""
+    running = book.records[job].state is JobState.RUNNING
+    match hosted.phase:
+        case "running":
+            reason = hosted.reason or TRAINING
+            if not any(worker in hosted.ready for worker in allocation_of(book, job).workers):
+                return
+            if running:
+                book.observe(job, now, reason=reason)
+            else:
+                book.change(job, LifeEvent.TRAINS, reason, now)
+        case "pausing" if running:
+            why = live.requeue or "asked to pause"
+            said = f"; {hosted.reason}" if hosted.reason else ""
+            reason = f"{why}: on the way to the next iteration boundary{said}"
+            book.observe(job, now, reason=reason)
+        case "loading" if hosted.reason and (
+            running or book.records[job].state is JobState.STARTING
+        ):
+            book.observe(job, now, reason=hosted.reason)

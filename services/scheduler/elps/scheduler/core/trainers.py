@@ -1,0 +1,47 @@
+"""Trainers that end, and when that is their job's fault or their agent's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from elps.contracts.ids import AgentId, JobId, WorkerId
+from elps.contracts.state import Allocation
+from elps.scheduler.core.book import Book
+from elps.scheduler.core.events import Moment
+
+FAILURE_LIMIT = 5
+"""Trainers in a row that end before they are ready: then the fault is not theirs."""
+
+
+def worker_ended(book: Book, job: JobId, worker: WorkerId, how: str, now: Moment) -> None:
+    """A trainer has ended; count it if it never was ready, and fail the job if that cannot go on."""
+    live = book.live[job]
+    agent = allocation_of(book, job).workers[worker]
+    early = live.reign is not None and worker in live.reign.started
+    book.dismiss(job, worker, f"trainer {worker} on agent {agent}: {how}", now)
+    if not early:
+        return
+    live.failures += 1
+    if live.failures >= FAILURE_LIMIT:
+        text = f"{live.failures} trainers in a row ended before they were ready; the last, {worker} on {agent}: {how}"
+        give_up(book, job, [agent], text, now)
+
+
+def give_up(book: Book, job: JobId, agents: Iterable[AgentId], reason: str, now: Moment) -> None:
+    """Fail a job, or, while others of its trainers work, only stop trying on these agents."""
+    live = book.live[job]
+    live.failures = live.late = 0
+    lead = live.reign.lead if live.reign is not None else None
+    if lead is None or not any(worker in lead.ready for worker in allocation_of(book, job).workers):
+        book.fail(job, reason, now)
+        return
+    for agent in agents:
+        live.avoid[agent] = None
+        book.note("agent_avoided", True, job=job, agent=agent, reason=reason)
+
+
+def allocation_of(book: Book, job: JobId) -> Allocation:
+    """What a job holds that is known to hold something."""
+    allocation = book.records[job].allocation
+    assert allocation is not None
+    return allocation

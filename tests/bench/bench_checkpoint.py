@@ -1,0 +1,80 @@
+"""What a checkpoint of 64 MB costs a running job: iterations while it is written beside those before and after."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from measuring import arguments, emit, median, say
+from private_stack import Told, idle_job, in_stack, private_stack, run_job
+
+from elps.client.control import Client
+
+SIZE_BYTES = 64_000_000
+EVERY = 40
+WARM_UP = 10
+
+
+async def measure(client: Client, checkpoints: int) -> None:
+    """Run one job that writes so many checkpoints."""
+    job: dict[str, Any] = idle_job("checkpointed", SIZE_BYTES // 4, EVERY * checkpoints + 20, 1)
+    job["checkpoint"] = {"every": EVERY, "every_s": 0}
+    report(await run_job(client, job))
+
+
+def report(told: Told) -> None:
+    """Tell the iterations that overlap the writing of a checkpoint from the others."""
+    done_at = {row.iteration + 1: row.at for row in told.rows}  # version to when it was complete
+    last = told.rows[-1].iteration + 1
+    spans = [
+        (done_at[e.iteration], e.at)
+        for e in told.events
+        if e.what == "checkpointed" and e.iteration in done_at and e.iteration != last
+    ]
+    inside: list[float] = []
+    outside: list[float] = []
+    for row in told.rows:
+        if row.iteration < WARM_UP:
+            continue
+        overlaps = any(row.at > lo and row.at - row.duration_s < hi for lo, hi in spans)
+        (inside if overlaps else outside).append(row.duration_s)
+    about: dict[str, Any] = {"megabytes": 64, "workers": 1, "shards": 1, "checkpoints": len(spans)}
+    to = "iterations without a checkpoint"
+    during, otherwise = median(inside), median(outside)
+    emit("checkpoint.iteration_otherwise", otherwise * 1e3, "ms", iterations=len(outside), **about)
+    emit(
+        "checkpoint.iteration_during",
+        during * 1e3,
+        "ms",
+        ratio=during / otherwise,
+        to=to,
+        iterations=len(inside),
+        **about,
+    )
+    rate = otherwise / (sum(inside) / len(inside))
+    emit(
+        "checkpoint.rate_during", 1 / (sum(inside) / len(inside)), "1/s", ratio=rate, to=to, **about
+    )
+    emit(
+        "checkpoint.longest_iteration_during",
+        max(inside) * 1e3,
+        "ms",
+        ratio=max(inside) / otherwise,
+        to=to,
+        **about,
+    )
+    seconds = median([hi - lo for lo, hi in spans])
+    speed = SIZE_BYTES / 1e9 / seconds
+    emit("checkpoint.written_in", seconds, "s", gb_per_s=speed, **about)
+
+
+def main() -> None:
+    """Run all."""
+    options = arguments(__doc__ or "")
+    with private_stack(workers=1, shards=1) as record:
+        say("checkpoint: 64 MB")
+        in_stack(record, partial(measure, checkpoints=15 if options.full else 5))
+
+
+if __name__ == "__main__":
+    main()

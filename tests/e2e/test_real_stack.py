@@ -1,0 +1,88 @@
+"""The same jobs over a real RabbitMQ and Redis, with shards and agents as processes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from cluster import Cluster, Real, agent, running, scheduler, shard, size, without
+from comparing import assert_equal_to_plain_loop, assert_trained_as_plain_loop
+from gates import gate
+
+from elps.contracts.state import JobState
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(amqp_url: str, redis_url: str) -> AsyncIterator[Cluster]:
+    async with running(scheduler(), backend=Real(amqp_url, redis_url)) as cluster:
+        for member in (shard(1), shard(2), agent(1), agent(2)):
+            await cluster.start_process(member)
+        yield cluster
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+async def test_a_perceptron_trained_by_processes_equals_the_plain_loop(
+    cluster: Cluster, dtype: str
+) -> None:
+    job = await cluster.submit(
+        id="processes",
+        task="mlp",
+        task_args={"hidden": [32], "activation": "tanh"},
+        data={"source": "digits", "test_fraction": 0.2, "scale": "standard"},
+        optimizer={"name": "adam", "lr": 0.003},
+        batch={"global": 64},
+        iterations=200,
+        evaluate={"every": 50},
+        dtype=dtype,
+        **size(2, 2),
+    )
+    await assert_equal_to_plain_loop(job, cluster.env)
+
+
+async def test_a_job_outlives_its_leading_shard_and_a_restart_of_the_scheduler(
+    cluster: Cluster,
+) -> None:
+    async with gate() as it:
+        task_args: dict[str, Any] = {
+            "gate": it.path,
+            "at": {"compute": [7]},
+            "samples": 60,
+            "wide": 300_000,
+        }
+        job = await cluster.submit(
+            id="outlives",
+            task="directed:Directed",
+            task_args=task_args,
+            optimizer={"name": "adam", "lr": 0.02},
+            batch={"global": 12},
+            passes=8,
+            dtype="float64",
+            checkpoint={"every": 5, "every_s": 0},
+            evaluate={"every": 10},
+            limits={"first_iteration_s": 60.0, "floor_s": 60.0},
+            **size(2, 2),
+        )
+        for number in range(1, 4):
+            await it.asked(number)
+            await it.let_through()
+        await it.asked(4)
+        await cluster.stop("scheduler")
+        await it.let_through()
+        await it.asked(5)
+        await cluster.start(scheduler())
+        await job.event("checkpointed", 3)
+        record = await job.record()
+        assert record.allocation is not None
+        leader = record.allocation.shards[0]
+        await cluster.kill_process(leader)
+        await it.open()
+        await job.until(lambda: job.states.count(JobState.QUEUED) == 2, "queueing")
+        await cluster.until_reason(job, "needs 2 shards")
+        await cluster.start_process(shard(int(leader[-1])))
+        document = without(job.document, gate="")
+        await assert_trained_as_plain_loop(job, cluster.env, document=document)
+        assert {row.term for row in job.rows} == {1, 2}

@@ -1,0 +1,127 @@
+"""A real stack goes down, in order or not, in the middle of jobs, and comes up again: the jobs come to the same end."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from realstack.site import Site
+from realstack.training import Hold, Operator, Training, operating
+
+from elps.contracts.state import JobState
+from elps.local import processes
+from elps.local.processes import is_alive
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+SEVERAL = ("first", "second", "third")
+ONE = {"min": 1, "max": 1}
+
+
+def strays(site: Site) -> list[str]:
+    return [f"{h.name} ({h.pid})" for h in processes.belonging_to(site.record.stack_id)]
+
+
+async def submitted(operator: Operator, name: str) -> Training:
+    return await operator.submit(name=name, iterations=150, workers=ONE)
+
+
+async def end_of(site: Site, training: Training) -> None:
+    """A job that was begun before the stack went down, followed by somebody who came later."""
+    async with operating(site) as operator:
+        await operator.again(training).equals_the_plain_loop()
+
+
+async def test_jobs_go_on_after_down_and_up_from_the_very_iteration_at_which_they_stopped(
+    tmp_path: Path,
+) -> None:
+    site = Site(tmp_path)
+    try:
+        await site.up(2, 2)
+        async with operating(site) as operator:
+            jobs = [await submitted(operator, name) for name in SEVERAL]
+            ended = await operator.submit(name="ended", iterations=5)
+            paused = await operator.submit(name="paused")
+            await jobs[0].reaches(20)
+            await jobs[1].reaches(10)
+            await operator.ask("pause", paused)
+            killed = await operator.submit(name="killed")
+            await operator.ask("kill", killed)
+            rows = [len(job.rows) for job in jobs]
+            assert rows[2] == 0, "it waits for its turn"
+        await site.down()
+        assert strays(site) == []
+        assert any("checkpointed" in line for line in site.said), site.said
+
+        await site.up()
+        for training in jobs:
+            await end_of(site, training)
+        async with operating(site) as operator:
+            for training in jobs:
+                record = await operator.again(training).record()
+                assert record.progress.redone_iterations == 0, training.id
+            assert (await operator.again(paused).record()).state is JobState.PAUSED
+            assert (await operator.again(killed).record()).state is JobState.KILLED
+        await end_of(site, ended)
+    finally:
+        await site.down()
+    assert strays(site) == []
+
+
+async def test_jobs_come_back_from_their_checkpoints_when_every_process_was_killed(
+    tmp_path: Path,
+) -> None:
+    site = Site(tmp_path)
+    try:
+        await site.up(2, 2)
+        async with operating(site) as operator:
+            jobs = [await submitted(operator, name) for name in SEVERAL]
+            await jobs[0].event("checkpointed", 2)
+            await jobs[1].event("checkpointed", 1)
+        # What Redis has taken is on its disk a second later.
+        await asyncio.sleep(1.2)
+        await site.kill_everything()
+        await site.up()
+        for training in jobs:
+            await end_of(site, training)
+        async with operating(site) as operator:
+            record = await operator.again(jobs[0]).record()
+            assert record.progress.redone_iterations > 0
+    finally:
+        await site.down()
+    assert strays(site) == []
+
+
+async def test_one_of_two_stacks_goes_down_and_the_other_does_not_notice(tmp_path: Path) -> None:
+    one, two = Site(tmp_path / "one", 1, 1), Site(tmp_path / "two", 1, 1)
+    try:
+        await asyncio.gather(one.up(), two.up())
+        async with operating(one) as at_one, operating(two) as at_two:
+            going = await submitted(at_one, "same-name")
+            staying = await submitted(at_two, "same-name")
+            assert going.id == staying.id
+            await asyncio.gather(going.reaches(10), staying.reaches(10))
+            before = two.handles
+            await one.down()
+            assert strays(one) == []
+            assert two.handles == before
+            assert all(map(is_alive, before.values()))
+            await staying.rises(5)
+
+            hold = Hold(tmp_path / "hold")
+            held = await at_two.submit(name="held", task_args=hold.args)
+            record = await staying.equals_the_plain_loop()
+            assert record.terms == 1
+            assert not staying.told("worker_lost")
+
+            # A crash of the one is nothing to the other either.
+            await one.up()
+            await held.reaches(5)
+            await two.kill_everything()
+        await end_of(one, going)
+        await two.up()
+        await end_of(two, held)
+    finally:
+        await asyncio.gather(one.down(), two.down())
+    assert strays(one) == strays(two) == []

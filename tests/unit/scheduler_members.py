@@ -1,0 +1,183 @@
+"""Fake members of the scheduler's test world: they obey what reaches them, as real ones do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from elps.contracts.epoch import Term
+from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
+from elps.contracts.messages import (
+    AgentBeat,
+    DirectJob,
+    DropJob,
+    HostedJob,
+    HostJob,
+    ShardBeat,
+    StartTrainer,
+    StopTrainer,
+    TrainerStatus,
+)
+from elps.contracts.state import Progress
+
+SLOTS = 2
+ITERATIONS = 12
+OPEN_EVERY = 3
+"""One in so many boundaries lies behind an iteration that is lent already: without a worker it is not reached."""
+
+
+@dataclass
+class Hosted:
+    """A job on a fake shard."""
+
+    term: Term
+    leads: bool
+    shards: list[ShardId]
+    admitted: list[WorkerId]
+    goal: str = "run"
+    phase: str = "loading"
+    iteration: int = 0
+
+    def step(self, able: bool) -> None:
+        """One step of a leader, `able` when a worker and all shards are there. One that rests or ended does no more."""
+        if self.phase in ("paused", "finished", "failed") or (self.phase == "loading" and not able):
+            return
+        if self.goal == "pause" and (able or self.iteration % OPEN_EVERY):
+            self.phase = "paused" if self.phase == "pausing" else "pausing"
+        elif not able:
+            self.phase = "waiting"
+        else:
+            self.iteration += 1
+            self.phase = "finished" if self.iteration >= ITERATIONS else "running"
+
+
+@dataclass
+class FakeMember:
+    id: str
+    incarnation: int = 1
+    seq: int = 0
+    alive: bool = True
+    leaving: bool = False
+    inbox: list[Any] = field(default_factory=list)
+    missed: bool = False  #: a command to it was lost: it may know less than the scheduler thinks
+
+    def crash(self) -> None:
+        self.alive, self.leaving, self.missed = False, False, False
+        self.inbox.clear()
+
+    def revive(self) -> None:
+        if not self.alive:
+            self.alive, self.seq = True, 0
+            self.incarnation += 1
+
+    def common(self) -> dict[str, Any]:
+        """Fields of both kinds of heartbeat; each has the next number."""
+        self.seq += 1
+        return {
+            "incarnation": f"{self.id}/{self.incarnation}",
+            "seq": self.seq,
+            "host": "h",
+            "pid": 1,
+            "slots": SLOTS,
+            "version": "v",
+            "leaving": self.leaving,
+        }
+
+
+@dataclass
+class FakeShard(FakeMember):
+    jobs: dict[JobId, Hosted] = field(default_factory=dict)
+
+    def crash(self) -> None:
+        super().crash()
+        self.jobs.clear()
+
+    def beat(self, ready: Mapping[JobId, list[WorkerId]]) -> ShardBeat:
+        """`ready` are the trainers of the jobs that it leads."""
+        jobs = [
+            HostedJob(
+                job=job,
+                term=hosted.term,
+                leads=hosted.leads,
+                phase=hosted.phase if hosted.leads else "loading",  # type: ignore[arg-type]
+                progress=Progress(iteration=hosted.iteration) if hosted.leads else None,
+                ready=ready[job] if hosted.leads else [],
+            )
+            for job, hosted in self.jobs.items()
+        ]
+        return ShardBeat(
+            shard=ShardId(self.id), data_host="h", data_port=1, jobs=jobs, **self.common()
+        )
+
+    def obey(self, message: Any, checkpoints: Mapping[JobId, int]) -> None:
+        match message:
+            case HostJob(job=job, term=term, shards=shards, workers=workers):
+                held = self.jobs.get(job)
+                if held is None or held.term.number < term.number:
+                    names = [address.shard for address in shards]
+                    others = sum(other != job for other in self.jobs)
+                    assert others < SLOTS or self.missed, "a slot was given out twice"
+                    self.jobs[job] = Hosted(
+                        term,
+                        names[0] == self.id,
+                        names,
+                        list(workers),
+                        iteration=checkpoints.get(job, 0),
+                    )
+            case DropJob(job=job, term=term):
+                if job in self.jobs and self.jobs[job].term.number <= term.number:
+                    del self.jobs[job]
+            case DirectJob(job=job, term=term, goal=goal, workers=workers):
+                held = self.jobs.get(job)
+                if held is not None and held.leads and held.term == term:
+                    held.goal, held.admitted = goal, list(workers)
+
+
+@dataclass
+class FakeAgent(FakeMember):
+    trainers: dict[WorkerId, tuple[JobId, Term, str]] = field(default_factory=dict)
+    ending: dict[WorkerId, None] = field(default_factory=dict)  #: told to end, still there
+
+    def crash(self) -> None:
+        super().crash()
+        self.trainers.clear()
+        self.ending.clear()
+
+    def end(self) -> None:
+        """What was told to end does so."""
+        for worker in self.ending:
+            self.trainers.pop(worker, None)
+        self.ending.clear()
+
+    def beat(self) -> AgentBeat:
+        trainers = [
+            TrainerStatus(
+                job=job,
+                term=term,
+                worker=worker,
+                state=state,  # type: ignore[arg-type]
+                exit="exit code 3" if state == "exited" else "",
+            )
+            for worker, (job, term, state) in self.trainers.items()
+        ]
+        return AgentBeat(agent=AgentId(self.id), trainers=trainers, **self.common())
+
+    def obey(self, message: Any) -> None:
+        match message:
+            case StartTrainer(job=job, term=term, worker=worker):
+                occupied = sum(
+                    state != "exited" and known not in self.ending
+                    for known, (_, _, state) in self.trainers.items()
+                )
+                if worker not in self.trainers:
+                    fits = occupied < SLOTS and not self.leaving
+                    assert occupied < SLOTS or self.missed, "a slot was given out twice"
+                    self.trainers[worker] = (job, term, "starting" if fits else "exited")
+            case StopTrainer(worker=worker, term=term):
+                known = self.trainers.get(worker)
+                if known is not None and known[1].number <= term.number:
+                    if known[2] == "exited":
+                        del self.trainers[worker]
+                    else:
+                        self.ending[worker] = None

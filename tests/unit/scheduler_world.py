@@ -1,0 +1,241 @@
+"""The scheduler's core in a small world, with all that is on its way between it and the members.
+
+After every step the books must hold; when the failures stop, every job must come to its end and every slot must be
+free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from scheduler_members import SLOTS, FakeAgent, FakeShard, Hosted
+
+from elps.contracts.codec import decode, encode
+from elps.contracts.epoch import Term
+from elps.contracts.ids import JobId, WorkerId
+from elps.contracts.messages import JobCommand
+from elps.contracts.state import JobRecord, JobState
+from elps.scheduler.core.core import Core
+from elps.scheduler.core.events import (
+    AgentBeaten,
+    AskTerm,
+    EchoHeard,
+    Event,
+    MemberId,
+    Moment,
+    Request,
+    Send,
+    ShardBeaten,
+    TermGranted,
+    Ticked,
+    UserAsked,
+    WriteRecord,
+)
+from elps.scheduler.core.life import CHANGES
+from elps.scheduler.core.pool import Holding
+
+SHARDS, AGENTS = 3, 3
+CALM_ROUNDS = 300
+
+
+class World:
+    """Members, what is on its way, the store, and two cores that must agree in everything."""
+
+    def __init__(self, shadowed: bool = True) -> None:
+        self.shadowed = shadowed
+        self.time = 100.0
+        self.store: dict[JobId, JobRecord] = {}
+        self.numbers: dict[JobId, int] = {}
+        self.asked: list[AskTerm] = []
+        self.beats: list[Event] = []
+        self.shards = {f"shard-{n}": FakeShard(f"shard-{n}") for n in range(SHARDS)}
+        self.agents = {f"agent-{n}": FakeAgent(f"agent-{n}") for n in range(AGENTS)}
+        self.checkpoints: dict[JobId, int] = {}
+        self.requests = 0
+        self.restart()
+
+    # --- the scheduler ------------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> Moment:
+        return Moment(self.time, 1e9 + self.time)
+
+    def restart(self) -> None:
+        records = [decode(encode(record), JobRecord) for record in self.store.values()]
+        assert records == list(self.store.values())
+        self.core, self.shadow = Core(records, self.now), Core(reversed(records), self.now)
+        self.asked.clear()
+
+    def feed(self, event: Event) -> None:
+        before = self.core.book.claims()
+        commands = self.core.handle(event, self.now)
+        self.check_free(before)
+        if self.shadowed:
+            assert commands == self.shadow.handle(event, self.now)
+        for command in commands:
+            if isinstance(command, WriteRecord):
+                self.write(command.record)
+            elif isinstance(command, AskTerm):
+                self.asked.append(command)
+        self.core.check_invariants()
+        sends = self.core.messages(self.now)
+        if self.shadowed:
+            assert sends == self.shadow.messages(self.now)
+        for send in sends:
+            self.post(send)
+
+    def check_free(self, before: Mapping[MemberId, Mapping[Holding, object]]) -> None:
+        """What was given out just now was free, as far as the scheduler knew."""
+        claims, pool = self.core.book.claims(), self.core.book.pool
+        for name, claimed in claims.items():
+            if len(claimed) > len(before.get(name, {})):
+                assert len(claimed) + len(pool.unclaimed(name, claimed)) <= SLOTS, "not free"
+
+    def write(self, record: JobRecord) -> None:
+        if (before := self.store.get(record.id)) is not None:
+            legal = [after for (state, _), after in CHANGES.items() if state is before.state]
+            assert record.state is before.state or record.state in legal, (before.state, record)
+            assert (record.seq, record.document) == (before.seq, before.document)
+            assert record.workers_named >= before.workers_named
+            assert record.terms >= before.terms
+        self.store[record.id] = record
+
+    def records(self) -> dict[JobId, JobRecord]:
+        return self.core.book.records
+
+    def request(self) -> Request:
+        self.requests += 1
+        return Request(f"r{self.requests}")
+
+    def ask(self, what: str, job: JobId, request: Request | None = None) -> None:
+        self.feed(UserAsked(request or self.request(), what, JobCommand(job=job)))
+
+    def grant(self, ask: AskTerm) -> None:
+        number = max(self.numbers.get(ask.job, 0) + 1, ask.at_least)
+        self.numbers[ask.job] = number
+        self.feed(TermGranted(ask.job, ask.attempt, Term(number, number * 7), f"secret-{number}"))
+
+    # --- the members --------------------------------------------------------------------------------------------------
+
+    def post(self, send: Send) -> None:
+        member = self.member(send.member)
+        if member.alive:
+            member.inbox.append(send.message)
+
+    def member(self, name: str) -> FakeShard | FakeAgent:
+        return self.shards[name] if name in self.shards else self.agents[name]
+
+    def members(self) -> list[FakeShard | FakeAgent]:
+        return [*self.shards.values(), *self.agents.values()]
+
+    def beat(self, member: FakeShard | FakeAgent) -> Event:
+        if isinstance(member, FakeAgent):
+            return AgentBeaten(member.beat())
+        ready = {job: self.ready(job, hosted) for job, hosted in member.jobs.items()}
+        return ShardBeaten(member.beat(ready))
+
+    def obey(self, member: FakeShard | FakeAgent, message: Any) -> None:
+        if isinstance(member, FakeAgent):
+            member.obey(message)
+        else:
+            member.obey(message, self.checkpoints)
+
+    def ready(self, job: JobId, hosted: Hosted) -> list[WorkerId]:
+        running = {
+            worker: None
+            for agent in self.agents.values()
+            if agent.alive
+            for worker, (of, term, state) in agent.trainers.items()
+            if (of, term, state) == (job, hosted.term, "running")
+        }
+        return [worker for worker in hosted.admitted if worker in running]
+
+    def whole(self, job: JobId, hosted: Hosted) -> bool:
+        """Whether every shard of the job takes part."""
+        return all(
+            self.shards[name].alive
+            and job in self.shards[name].jobs
+            and self.shards[name].jobs[job].term == hosted.term
+            for name in hosted.shards
+        )
+
+    def work(self, job: JobId, hosted: Hosted) -> None:
+        """One step of a leader."""
+        if hosted.leads:
+            hosted.step(bool(self.ready(job, hosted)) and self.whole(job, hosted))
+            if hosted.phase == "paused":
+                self.checkpoints[job] = hosted.iteration
+
+    # --- when the failures have stopped -------------------------------------------------------------------------------
+
+    def calm(self) -> None:
+        """No worker any more: every pause is reached. Then everyone works until all jobs have ended."""
+        for agent in self.agents.values():
+            if any(record.pausing for record in self.records().values()):
+                agent.crash()
+        for shard in self.shards.values():
+            shard.revive()
+        self.rounds_until(
+            lambda: not any(record.pausing for record in self.records().values()), "a pause waits"
+        )
+        for member in self.members():
+            if member.leaving:
+                member.crash()
+            member.revive()
+        if self.core.book.suspended:
+            self.restart()
+        for job, record in list(self.records().items()):
+            if record.state is JobState.PAUSED:
+                self.ask("resume", job)
+        self.rounds_until(self.quiet, "no progress")
+
+    def rounds_until(self, what: Callable[[], bool], otherwise: str) -> None:
+        for _ in range(CALM_ROUNDS):
+            self.round()
+            if what():
+                return
+            self.time += 0.5
+        states = [(r.id, r.state, r.reason) for r in self.records().values()]
+        raise AssertionError(f"{otherwise}: {states}")
+
+    def round(self) -> None:
+        """Everything on its way arrives, everyone does a step and says so."""
+        self.feed(EchoHeard())
+        self.feed(Ticked())
+        beats, self.beats = self.beats, []
+        for event in beats:
+            self.feed(event)
+        for ask in list(self.asked):
+            self.asked.remove(ask)
+            self.grant(ask)
+        for member in self.members():
+            while member.inbox:
+                self.obey(member, member.inbox.pop(0))
+            if isinstance(member, FakeAgent):
+                member.end()
+                for worker, (job, term, state) in member.trainers.items():
+                    if state == "starting":
+                        member.trainers[worker] = (job, term, "running")
+        for shard in self.shards.values():
+            for job, hosted in list(shard.jobs.items()):
+                self.work(job, hosted)
+        for member in self.members():
+            if member.alive:
+                self.feed(self.beat(member))
+
+    def quiet(self) -> bool:
+        """Whether all jobs have ended and nothing is held anywhere."""
+        ended = all(record.state.ended for record in self.records().values())
+        empty = not any(shard.jobs for shard in self.shards.values()) and not any(
+            agent.trainers for agent in self.agents.values()
+        )
+        pool, claims = self.core.book.pool, self.core.book.claims()
+        free = all(pool.free(name, claims) == SLOTS for name, _ in pool.members())
+        return (
+            ended
+            and empty
+            and free
+            and len(list(pool.members())) == SHARDS + AGENTS
+            and not self.core.book.cleanup
+        )
