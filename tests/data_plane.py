@@ -277,8 +277,8 @@ def shards_of(
 
 
 def pull(trainer: Shards, version: int, ticket: int, into: np.ndarray[Any, Any]) -> Status:
-    """Pull as a trainer does that has nothing else to do."""
-    return trainer.pull(version, ticket, into, lambda: None).status
+    """Pull all partitions."""
+    return trainer.pull(version, ticket, into).status
 
 
 def push(
@@ -294,5 +294,4 @@ def push(
     pushing = Pushing(trainer, t, lease, gradient, staged=staged)
     for number in early:
         pushing.send_early(number)
-    pushing.send()
     return pushing.finish()

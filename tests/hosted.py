@@ -90,7 +90,9 @@ class Host:
             5
         )
         self.hosting = Hosting(self.me, self.bridge)
-        self.listener = Listener("127.0.0.1", 0, self.hosting.secret_of, self.hosting.serve)
+        self.listener = Listener(
+            "127.0.0.1", 0, self.hosting.secret_of, self.hosting.check, self.hosting.serve
+        )
         self._listening = asyncio.run_coroutine_threadsafe(self._listen(), self._loop)
 
     async def _make_bridge(self, store: MemoryStore) -> Bridge:
@@ -113,6 +115,7 @@ class Host:
         self.hosting.close("the shard is leaving")
         self.listener.close()
         self._listening.cancel()
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(5)  # it sees that
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
         self._loop.close()

@@ -77,6 +77,7 @@ def bulk(peer: BarePeer, repeats: int) -> None:
                 "push_first": worker.push_first,
                 "copy_1m": lambda: peer.give(source, MIB, SIZE_BYTES),
                 "push_last": worker.push_last,
+                "drain_256k": lambda: peer.give(source, MIB // 4, MIB // 4),
                 "copy_back_256k": lambda: peer.take(target, MIB // 4),
                 "pull": worker.pull,
                 "copy_back_1m": lambda: peer.take(target, MIB),
@@ -88,6 +89,8 @@ def bulk(peer: BarePeer, repeats: int) -> None:
     for name, values in took.items():
         if name.startswith("copy"):
             emit(f"data_plane.{name}", _gb_s(values), "GB/s", **about, what="bare loopback copy")
+    what = "bare, into one buffer that stays in the cache: nothing is kept"
+    emit("data_plane.drain_256k", _gb_s(took["drain_256k"]), "GB/s", **about, what=what)
     for name, what, peers in (
         ("push_first", "received and put into the sum", ("copy_256k", "copy_1m")),
         ("push_last", "received, added, SGD step taken", ("copy_256k", "copy_1m")),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from functools import partial
+from typing import Any
 
+import psutil
 from measuring import MIB, arguments, emit, memory_bytes, say
 from private_stack import digits_job, in_stack, private_stack, run_job
 
@@ -16,31 +17,21 @@ SETTLE_S = 3.0
 
 
 def report(record: StackRecord, when: str) -> None:
-    """One line for each process, children included, and their sum."""
-    total = 0
+    """One line for each process, or for several of one name in one service, and their sum."""
+    found: dict[str, list[tuple[int, int]]] = {}
     known = {"rabbitmq": record.broker, "redis": record.store, **record.services}
     for name, handle in known.items():
-        if handle is None:
-            continue
-        for part in [handle, *processes.descendants([handle])]:
-            rss, pss = memory_bytes(part.pid)
-            total += pss
-            shown = name if part is handle else f"{name}.{_kind(part.pid)}"
-            emit(
-                f"memory.{when}.{shown}",
-                rss / MIB,
-                "MiB",
-                ratio=pss / rss,
-                to="PSS over RSS",
-                pss_mib=pss / MIB,
-            )
+        for part in [handle, *processes.descendants([handle])] if handle is not None else []:
+            kind = psutil.Process(part.pid).name().replace(" ", "_")
+            shown = name if part is handle else f"{name}.{kind}"
+            found.setdefault(shown, []).append(memory_bytes(part.pid))
+    for shown, sizes in found.items():
+        rss, pss = (sum(size) for size in zip(*sizes, strict=True))
+        about: dict[str, Any] = {"pss_mib": pss / MIB, "processes": len(sizes)}
+        to = "PSS over RSS"
+        emit(f"memory.{when}.{shown}", rss / MIB, "MiB", ratio=pss / rss, to=to, **about)
+    total = sum(pss for sizes in found.values() for _, pss in sizes)
     emit(f"memory.{when}.all", total / MIB, "MiB", of="PSS of all processes of the stack")
-
-
-def _kind(pid: int) -> str:
-    import psutil
-
-    return psutil.Process(pid).name().replace(" ", "_")
 
 
 async def use(client: Client) -> None:
@@ -55,7 +46,7 @@ def main() -> None:
         time.sleep(SETTLE_S)
         say("memory: a stack at rest, then after a job")
         report(record, "fresh")
-        in_stack(record, partial(use))
+        in_stack(record, use)
         time.sleep(SETTLE_S)
         report(record, "used")
 

@@ -113,6 +113,7 @@ FRAMES: dict[str, Frame] = {
         {"sums": {"accuracy": 350.0, "loss": None}},
         b"",
     ),
+    "LEAVING": (header(Kind.LEAVING), {"what": "its agent ends it"}, b""),
     "FAILED": (Header(Kind.FAILED), {"what": "Traceback …"}, b""),
     "INITIALISED": (header(Kind.INITIALISED), None, b""),
     "MAP": (header(Kind.MAP), MAP, b""),
@@ -254,7 +255,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_shard_shakes_hands_as_its_golden_bytes_say() -> None:
     near, far = pair()
     far.sendall(bytes.fromhex(CLIENT_SAYS))
-    connection, hello = welcome(near, lambda _: SECRET)
+    connection, hello = welcome(near, lambda _: SECRET, lambda _: None)
     connection.close()
     with far:
         assert b"".join(iter(lambda: far.recv(4096), b"")).hex() == "".join(SERVER_SAYS)

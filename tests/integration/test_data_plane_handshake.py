@@ -39,10 +39,12 @@ HELLO_BYTES = json.dumps(
 ).encode()
 
 
-def secret_of(hello: Hello) -> str:
-    if hello.job != "job":
-        raise Refused(f"job {hello.job} is not here yet under term {hello.term}")
-    return SECRET
+def secret_of(job: JobId) -> str | None:
+    return SECRET if job == "job" else None
+
+
+def check(hello: Hello) -> None:
+    """Everyone who has proved itself may come in."""
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def listener() -> Iterator[Listener]:
             header = connection.receive()
             connection.send(Header(Kind.BEAT, ticket=header.ticket + 1))
 
-    listener = Listener("127.0.0.1", 0, secret_of, serve)
+    listener = Listener("127.0.0.1", 0, secret_of, check, serve)
     yield listener
     listener.close()
 
@@ -75,7 +77,7 @@ def answer_of(send: Callable[[bytes], bytes]) -> tuple[bytes, Exception | None]:
 
     def serve() -> None:
         try:
-            welcome(near, secret_of)[0].close()
+            welcome(near, secret_of, check)[0].close()
             said.append(None)
         except ElpsError as error:
             said.append(error)
@@ -112,7 +114,11 @@ def test_both_sides_come_to_trust_each_other(listener: Listener) -> None:
     [
         (HELLO, "another", "job-w1 does not know the secret of job job"),
         (HELLO, "", "does not know the secret"),
-        (Hello(job=JobId("ghost"), purpose="push", sender="x", term=3), SECRET, "not here yet"),
+        (
+            Hello(job=JobId("ghost"), purpose="push", sender="x", term=3),
+            SECRET,
+            "job ghost is not here",
+        ),
     ],
 )
 def test_a_client_is_refused_with_the_reason(
@@ -325,14 +331,14 @@ def test_more_connections_than_allowed_are_closed_at_once_and_room_is_given_back
         finally:
             ended.set()
 
-    listener = Listener("127.0.0.1", 0, secret_of, serve)
+    listener = Listener("127.0.0.1", 0, secret_of, check, serve)
     try:
         open_ = [dial("127.0.0.1", listener.port, HELLO, SECRET, peer="s") for _ in range(3)]
         with pytest.raises(RetryLater):
             dial("127.0.0.1", listener.port, HELLO, SECRET, peer="s")
         open_[0].close()
         assert ended.wait(5)
-        eventually(lambda: listener._count == 2)
+        eventually(lambda: len(listener._open) == 2)
         dial("127.0.0.1", listener.port, HELLO, SECRET, peer="s").close()
     finally:
         listener.close()

@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from elps.contracts.codec import decode, encode
 from elps.contracts.epoch import Term
 from elps.contracts.job import Batch, Checkpoint, Evaluate, JobDocument
 from elps.contracts.messages import DropJob, HostJob
@@ -23,7 +22,13 @@ from elps.contracts.state import Progress
 from elps.contracts.topology import chunk_key, manifests_key
 from elps.psshard import keeping, lead, link, orders, serving
 from elps.psshard.core import rules
-from elps.storage.checkpoints import Manifest, all_manifests, load_vector
+from elps.storage.checkpoints import (
+    Manifest,
+    all_manifests,
+    load_vector,
+    read_manifest,
+    write_manifest,
+)
 from elps.storage.memory import MemoryStore
 from elps.wire.frames import Header, Kind
 
@@ -642,8 +647,10 @@ def test_a_manifest_that_makes_no_sense_ends_the_job_in_words(
 
     async def spoil(store: MemoryStore) -> None:
         for name, data in (await store.hash_all(manifests_key(JOB))).items():
-            whole = msgspec.to_builtins(decode(data, Manifest)) | change
-            await store.hash_put(manifests_key(JOB), name, encode(msgspec.convert(whole, Manifest)))
+            whole = msgspec.to_builtins(read_manifest(data)) | change
+            await store.hash_put(
+                manifests_key(JOB), name, write_manifest(msgspec.convert(whole, Manifest))
+            )
 
     ask(stack, spoil)
     message = stack.host(EVERY_10, 2, progress=Progress(iteration=25, checkpoint=20))

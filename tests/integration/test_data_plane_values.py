@@ -294,8 +294,7 @@ def test_arrays_of_any_memory_layout_and_byte_order_arrive_with_the_same_values(
         shard.member.gate(EPOCH, 10)
     gradient = Gradient(job, Order(0, 4))
     gradient.compute(got, 0, Interval(0, 4), trainer)
-    gradient.send()
-    assert gradient.settle() is Status.OK
+    assert gradient.push() is Status.OK
     assert pull(trainer, 1, 1, got) is Status.OK
     for name, view in layout.views(got).items():
         assert view.dtype == np.dtype(dtype)

@@ -28,6 +28,7 @@ from elps.storage import checkpoints
 from elps.storage.checkpoints import Manifest
 from elps.storage.port import Store
 from elps.storage.redis import RedisStore
+from elps.stream.geometry import Geometry
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 LONG_S = 60.0
@@ -187,6 +188,8 @@ class Training:
         manifest = await self.manifest()
         assert manifest is not None, f"{self.id} left no checkpoint"
         assert record.progress.iteration == manifest.iteration == expected.iterations
+        stream = Geometry(manifest.samples, manifest.batch)
+        assert record.progress.samples == stream.iteration(expected.iterations).lo
         got = np.concatenate(
             [v.ravel() for v in (await checkpoints.load_values(self._store, manifest)).values()]
         )

@@ -141,6 +141,8 @@ class Trainer:
 
     def reconnect(self, s: ShardId) -> None:
         """A connection to a shard is there again: pull and push what went with the one before."""
+        if self.hung:
+            return
         self.out[s].up = self.back[s].up = True
         if self.dead:
             return
@@ -155,6 +157,9 @@ class Trainer:
         for (ticket,) in self.stalled:
             self.world.net.later(self._compute, ticket)
         self.stalled = []
+        for s, link in self.back.items():
+            if not link.up:
+                self.reconnect(s)
 
     def hang(self) -> None:
         self.hung = True

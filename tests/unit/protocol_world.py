@@ -187,7 +187,8 @@ class World:
         self.shards[s].forget_pulls(trainer)
 
     def _restore_data(self) -> None:
-        broken = [(t, s) for t in self.trainers for s in self.shards if not t.back[s].up]
+        able = [t for t in self.trainers if not t.hung]
+        broken = [(t, s) for t in able for s in self.shards if not t.back[s].up]
         if found := self._any(broken):
             found[0].reconnect(found[1])
 

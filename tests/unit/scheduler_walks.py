@@ -8,7 +8,7 @@ from typing import Any
 import hypothesis.strategies as st
 import msgspec
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from scheduler_members import ITERATIONS
+from scheduler_fakes import ITERATIONS
 from scheduler_world import World
 
 from elps.contracts.codec import parse_job
@@ -19,8 +19,10 @@ from elps.scheduler.core.events import EchoHeard, JobSubmitted, Request, Ticked,
 
 JOBS = 5
 BEATS_HELD = 30
-SHADOWED_EVERY = 4
+SHADOWED_EVERY = 8
 """In one in so many walks a second core gets the same events and must command the same."""
+STRANDED_EVERY = 4
+"""In one in so many walks all agents are gone at last, and all jobs are paused."""
 SIZES = [((1, 1), (1, 1)), ((1, 3), (1, 2)), ((2, 2), (2, 3)), ((3, 6), (1, 1))]
 """Least and most workers, least and most shards."""
 COMMANDS = ["kill", "pause", "pause", "resume", "resume"]
@@ -222,7 +224,7 @@ PICKING = (
 )
 
 
-def walk(seed: int, steps: int = 120) -> World:
+def walk(seed: int, steps: int) -> World:
     """One random walk through the same rules, longer and denser than hypothesis likes them, then the calm."""
     chance = random.Random(seed)
     machine = SchedulerMachine()
@@ -256,5 +258,7 @@ def walk(seed: int, steps: int = 120) -> World:
             given["pick"] = chance.randrange(10**6)
         getattr(machine, name)(**given)
         machine.nothing_is_given_twice()
+    if seed % STRANDED_EVERY == 1:
+        machine.world.strand()
     machine.teardown()
     return machine.world

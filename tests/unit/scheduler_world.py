@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from scheduler_members import SLOTS, FakeAgent, FakeShard, Hosted
+from scheduler_fakes import SLOTS, FakeAgent, FakeShard, Hosted
 
 from elps.contracts.codec import decode, encode
 from elps.contracts.epoch import Term
@@ -169,16 +169,20 @@ class World:
 
     # --- when the failures have stopped -------------------------------------------------------------------------------
 
-    def calm(self) -> None:
-        """No worker any more: every pause is reached. Then everyone works until all jobs have ended."""
+    def strand(self) -> None:
+        """No worker any more, nor will one come: whatever a user pauses now rests in bounded time."""
         for agent in self.agents.values():
-            if any(record.pausing for record in self.records().values()):
-                agent.crash()
+            agent.crash()
         for shard in self.shards.values():
             shard.revive()
+        for job in list(self.core.book.live):
+            self.ask("pause", job)
         self.rounds_until(
             lambda: not any(record.pausing for record in self.records().values()), "a pause waits"
         )
+
+    def calm(self) -> None:
+        """Everything arrives, everyone works, until all jobs have ended."""
         for member in self.members():
             if member.leaving:
                 member.crash()
@@ -186,7 +190,7 @@ class World:
         if self.core.book.suspended:
             self.restart()
         for job, record in list(self.records().items()):
-            if record.state is JobState.PAUSED:
+            if record.state is JobState.PAUSED or record.pausing:
                 self.ask("resume", job)
         self.rounds_until(self.quiet, "no progress")
 

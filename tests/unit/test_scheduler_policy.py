@@ -57,8 +57,8 @@ def test_nobody_overtakes_the_head_of_the_queue() -> None:
     facts = Facts(shards(4), agents(1), (queued("big", (2, 2)), queued("small")), ())
     decision = Fifo().decide(facts)
     assert decision.starts == ()
-    assert dict(decision.waits)["big"].startswith("needs 1 shard and 2 worker slots")
-    assert dict(decision.waits)["small"] == "behind earlier jobs: first come, first served"
+    assert dict(decision.waits)[JobId("big")].startswith("needs 1 shard and 2 worker slots")
+    assert dict(decision.waits)[JobId("small")] == "behind earlier jobs: first come, first served"
 
 
 def test_several_jobs_start_in_one_decision_without_sharing_a_slot() -> None:

@@ -6,35 +6,35 @@ import pytest
 from hypothesis import HealthCheck, settings
 from scheduler_walks import SchedulerMachine, walk
 
-WALKS = 50
+WALKS, STEPS, LONG_STEPS = 50, 80, 120
 
 
-def walk_all(seeds: range) -> None:
+def walk_all(seeds: range, steps: int) -> None:
     for seed in seeds:
         try:
-            walk(seed)
+            walk(seed, steps)
         except BaseException:
-            print(f"failed: walk({seed})")
+            print(f"failed: walk({seed}, {steps})")
             raise
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("block", range(4))
 def test_any_sequence_of_failures_ends_with_all_jobs_ended_and_all_slots_free(block: int) -> None:
-    walk_all(range(block * WALKS, (block + 1) * WALKS))
+    walk_all(range(block * WALKS, (block + 1) * WALKS), STEPS)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("block", range(8))
 def test_ten_thousand_sequences_of_failures_end_with_all_slots_free(block: int) -> None:
-    walk_all(range(1000 + block * 1250, 1000 + (block + 1) * 1250))
+    walk_all(range(1000 + block * 1250, 1000 + (block + 1) * 1250), LONG_STEPS)
 
 
 TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = settings(
-    max_examples=60,
-    stateful_step_count=60,
+    max_examples=25,
+    stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

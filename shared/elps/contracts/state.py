@@ -53,6 +53,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     passes: float = 0.0
     """Passes over the data, with the part of the current one."""
     samples: int = 0
+    """Samples counted in those iterations, each once."""
     loss: float | None = None
     """Mean loss over the newest finished iteration; None while none is finite."""
     metrics: dict[str, float | None] = {}

@@ -14,14 +14,18 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+import orjson
+import structlog
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from elps.contracts.codec import decode, encode
+from elps.contracts.codec import encode
 from elps.contracts.errors import ElpsError, InvalidDocument
 from elps.contracts.ids import JobId
 from elps.contracts.topology import chunk_key, job_prefix, manifests_key
 from elps.storage.port import Store
+
+log = structlog.get_logger()
 
 VALUES = "values"
 """Name of the array that holds the parameters; the others are optimizer state."""
@@ -92,22 +96,22 @@ async def write_partition(
 async def publish(store: Store, manifest: Manifest) -> None:
     """Make a checkpoint valid, then let go of those beyond the newest two and of what was never finished."""
     key = manifests_key(manifest.job)
-    await store.hash_put(key, manifest.name, encode(manifest))
+    await store.hash_put(key, manifest.name, write_manifest(manifest))
     kept = await all_manifests(store, manifest.job)
     old = [m.name for m in kept[KEPT:]]
     if old:
         await store.hash_delete(key, old)
-    await _sweep(store, manifest.job, {m.name for m in kept[:KEPT]})
+    await _sweep(store, manifest.job, {m.name for m in kept[:KEPT]}, older_than=_age(manifest.name))
 
 
 async def all_manifests(store: Store, job: JobId) -> list[Manifest]:
     """All valid checkpoints, newest first. One that cannot be read is left out."""
     found = []
-    for data in (await store.hash_all(manifests_key(job))).values():
+    for name, data in (await store.hash_all(manifests_key(job))).items():
         try:
-            found.append(decode(data, Manifest))
-        except InvalidDocument:
-            continue
+            found.append(read_manifest(data))
+        except InvalidDocument as error:
+            log.error("manifest_unreadable", job=job, checkpoint=name, reason=str(error))
     return sorted(found, key=lambda m: (m.term, m.iteration, m.at), reverse=True)
 
 
@@ -173,14 +177,45 @@ def _checked(manifest: Manifest, partition: int, array: str, chunk: bytes | None
 async def remove_all(store: Store, job: JobId) -> None:
     """Remove every checkpoint of a job."""
     await store.delete([manifests_key(job)])
-    await _sweep(store, job, set())
+    await _sweep(store, job, set(), older_than=None)
 
 
-async def _sweep(store: Store, job: JobId, kept: set[str]) -> None:
+def write_manifest(manifest: Manifest) -> bytes:
+    """A manifest as it is stored: compressed, since it may name very many partitions and parameters."""
+    return zlib.compress(encode(manifest))
+
+
+def read_manifest(data: bytes) -> Manifest:
+    """Read a stored manifest; `InvalidDocument` when it is none."""
+    try:
+        return msgspec.convert(orjson.loads(zlib.decompress(data)), Manifest)
+    except (zlib.error, orjson.JSONDecodeError, msgspec.ValidationError) as error:
+        raise InvalidDocument("manifest", [str(error)]) from None
+
+
+def _age(name: str) -> tuple[int, ...]:
+    """Term, openings within it, and iteration of a checkpoint, from its name; nothing for a name that is not ours."""
+    try:
+        reign, iteration = name.split("-")
+        term, n = reign.split(".")
+        return int(term), int(n), int(iteration)
+    except ValueError:
+        return ()
+
+
+async def _sweep(
+    store: Store, job: JobId, kept: set[str], older_than: tuple[int, ...] | None
+) -> None:
+    """Remove chunks of checkpoints that are not kept and older than one's own; None: all of them.
+
+    A leader whose time is over must not sweep away what a later one is writing.
+    """
     prefix = job_prefix(job) + "ckpt:"
-    gone = [
-        key async for key in store.scan(prefix) if key[len(prefix) :].split(":", 1)[0] not in kept
-    ]
+    gone = []
+    async for key in store.scan(prefix):
+        name = key[len(prefix) :].split(":", 1)[0]
+        if name not in kept and (older_than is None or _age(name) < older_than):
+            gone.append(key)
     await store.delete(gone)
 
 
@@ -196,6 +231,8 @@ __all__: Sequence[str] = (
     "load_vector",
     "newest",
     "publish",
+    "read_manifest",
     "remove_all",
+    "write_manifest",
     "write_partition",
 )

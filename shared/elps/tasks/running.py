@@ -22,6 +22,9 @@ from elps.tasks.task import SampleRngs, arguments_of
 
 Emit = Callable[[str], None]
 
+MAX_METRICS = 100
+MAX_METRIC_CHARS = 100
+
 
 @dataclass(frozen=True)
 class OpenJob:
@@ -137,6 +140,11 @@ class OpenJob:
         if not isinstance(metrics, Mapping) or not all(isinstance(name, str) for name in metrics):
             raise TaskError(
                 f"{where} returned {type(metrics).__name__}; expected a dict of metric to sum over the samples"
+            )
+        if len(metrics) > MAX_METRICS or any(not _plain(name) for name in metrics):
+            raise TaskError(
+                f"{where} returned {len(metrics)} metrics; expected at most {MAX_METRICS}, their names of at most "
+                f"{MAX_METRIC_CHARS} printable characters: they travel with the job's state"
             )
         return {
             name: _number(value, f"{where}: metric {name!r}") for name, value in metrics.items()
@@ -288,6 +296,10 @@ def _next_of(stream: Iterator[Any]) -> Any:
         return next(stream)
     except StopIteration as end:
         return _End(end.value)
+
+
+def _plain(name: str) -> bool:
+    return 0 < len(name) <= MAX_METRIC_CHARS and name.isprintable()
 
 
 def _number(value: Any, what: str) -> float:

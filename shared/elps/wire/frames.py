@@ -45,6 +45,8 @@ class Kind(IntEnum):
     """The task failed; meta: the traceback."""
     INITIALISED = 7
     """Version 0 is pushed to all shards."""
+    LEAVING = 8
+    """I was asked to end, and nothing of mine is under way; meta: why."""
     # leader to trainer
     MAP = 16
     """Meta: the shards and their partitions under this epoch."""

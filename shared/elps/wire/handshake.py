@@ -3,7 +3,8 @@
 1. The server greets: magic, protocol version, 16 random bytes.
 2. The client answers with its version and a hello (job, purpose, who it is), its own 16 random bytes and the
    HMAC-SHA256 of the hello and the server's bytes under the job's secret.
-3. The server looks the job up, checks, and answers with the HMAC of the client's bytes, or with a refusal in words.
+3. The server looks the job up, checks the proof and then the rest, and answers with the HMAC of the client's bytes, or
+   with a refusal in words.
 
 All of it is bounded in size and time; nothing of a connection is believed before step 3.
 """
@@ -28,6 +29,7 @@ from elps.wire.frames import PROTOCOL_VERSION
 
 HANDSHAKE_S = 5.0
 MAX_HELLO_BYTES = 4096
+MAX_REFUSAL_BYTES = 500
 _GREETING = struct.Struct("<4sH16s")
 _LENGTH = struct.Struct("<H")
 _MAGIC = b"elps"
@@ -46,8 +48,16 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Number of the term under which the sender was started."""
 
 
+Code = Literal["later", "over", "no"]
+"""Why a connection is refused: it may be taken in a moment; the caller's time is over; never."""
+
+
 class Refused(ElpsError):
     """The other side does not take this connection; its reason is the text."""
+
+    def __init__(self, reason: str, code: Code = "no") -> None:
+        super().__init__(reason)
+        self.code: Code = code
 
 
 def dial(
@@ -80,7 +90,7 @@ def dial(
         )
         answer = _read(sock, _LENGTH.unpack(_read(sock, _LENGTH.size, deadline))[0], deadline)
         if not hmac.compare_digest(answer, _proof(secret, own + challenge)):
-            raise Refused(f"{peer} at {host}:{port}: {answer.decode(errors='replace')[:500]}")
+            raise _refusal(f"{peer} at {host}:{port}", answer)
     except OSError as error:
         sock.close()
         raise RetryLater(
@@ -92,10 +102,16 @@ def dial(
     return Connection(sock, peer)
 
 
-def welcome(sock: socket.socket, secret_of: Callable[[Hello], str]) -> tuple[Connection, Hello]:
-    """Shake hands with a client. `secret_of` returns the job's secret or raises `Refused` with the reason.
+def welcome(
+    sock: socket.socket,
+    secret_of: Callable[[JobId], str | None],
+    check: Callable[[Hello], None],
+) -> tuple[Connection, Hello]:
+    """Shake hands with a client.
 
-    Raises `ProtocolError` or `Refused`; the socket is then closed.
+    `secret_of` returns a job's secret, None for a job that is not here. `check` raises `Refused` when a client that has
+    proved itself may not come in; who has not proved itself learns nothing. Raises `ProtocolError` or `Refused`; the
+    socket is then closed.
     """
     try:
         deadline = time.monotonic() + HANDSHAKE_S
@@ -113,13 +129,17 @@ def welcome(sock: socket.socket, secret_of: Callable[[Hello], str]) -> tuple[Con
         body, proof = _read(sock, size, deadline), _read(sock, 32, deadline)
         try:
             hello = msgspec.json.decode(body, type=Hello)
-            secret = secret_of(hello)
+            secret = secret_of(hello.job)
+            if secret is None:
+                raise Refused(f"job {hello.job} is not here", "later")
             if not hmac.compare_digest(proof, _proof(secret, body + challenge)):
                 raise Refused(f"{hello.sender} does not know the secret of job {hello.job}")
+            check(hello)
         except (msgspec.DecodeError, Refused) as error:
-            text = f"refused: {error}".encode()[:500]
+            code: Code = error.code if isinstance(error, Refused) else "no"
+            text = f"{code}: {error}".encode()[:MAX_REFUSAL_BYTES]
             sock.sendall(_LENGTH.pack(len(text)) + text)
-            raise Refused(str(error)) from None
+            raise Refused(str(error), code) from None
         answer = _proof(secret, theirs + challenge)
         sock.sendall(_LENGTH.pack(len(answer)) + answer)
     except OSError as error:
@@ -129,6 +149,15 @@ def welcome(sock: socket.socket, secret_of: Callable[[Hello], str]) -> tuple[Con
         sock.close()
         raise
     return Connection(sock, f"{hello.sender} ({hello.purpose})"), hello
+
+
+def _refusal(who: str, answer: bytes) -> Refused:
+    code, _, reason = answer[:MAX_REFUSAL_BYTES].decode(errors="replace").partition(": ")
+    match code:
+        case "later" | "over":
+            return Refused(f"{who}: {reason}", code)
+        case _:
+            return Refused(f"{who}: {reason}")
 
 
 def _proof(secret: str, data: bytes) -> bytes:

@@ -64,6 +64,7 @@ class ShardService:
         self._incarnation = secrets.token_hex(8)
         self._seq = 0
         self._leaving = False  #: asked to end; every beat says so
+        self._unheard = False  #: the broker took nothing the last time
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, and then until the scheduler has had the jobs checkpointed and taken away."""
@@ -72,7 +73,11 @@ class ShardService:
         bridge = Bridge(self._context.store, loop)
         hosting = Hosting(self.id, bridge)
         listener = Listener(
-            self._settings.host, self._settings.data_port, hosting.secret_of, hosting.serve
+            self._settings.host,
+            self._settings.data_port,
+            hosting.secret_of,
+            hosting.check,
+            hosting.serve,
         )
         warming = [loop.run_in_executor(None, warm_up, dtype) for dtype in ("float32", "float64")]
         queue = Queue(
@@ -133,18 +138,26 @@ class ShardService:
                 if beat or loop.time() >= beat_at:
                     beat_at = loop.time() + self._settings.beat_s
                     await self._beat(hosting, port)
-                for event in events:
+                while events:
+                    event = events[0]
                     key = event_key(event.job, event.what)
                     await self._context.bus.publish(EVENTS, key, encode(event), confirm=False)
+                    events.pop(0)
                 for job, some in _grouped(rows):
                     body = encode(IterationRows(job=job, rows=some))
                     await self._context.bus.publish(
                         TELEMETRY, telemetry_key(job), body, confirm=False
                     )
+                if self._unheard:
+                    log.info("broker_reached", shard=self.id)
+                self._unheard = False
             except RetryLater as error:
-                log.warning(
-                    "broker_unreachable", shard=self.id, lost_rows=len(rows), reason=str(error)
-                )
+                bridge.put_back(
+                    rows, events
+                )  # a row that was sent already comes twice, which harms nobody
+                if not self._unheard:
+                    log.warning("broker_unreachable", shard=self.id, reason=str(error))
+                self._unheard = True
 
     async def _beat(self, hosting: Hosting, port: int) -> None:
         self._seq += 1

@@ -73,6 +73,11 @@ class Bridge:
         except RuntimeError:  # the loop has ended; nobody listens any more
             pass
 
+    def put_back(self, rows: list[tuple[JobId, IterationRow]], events: list[JobEvent]) -> None:
+        """In the loop: what could not be sent waits on, before what came since; beyond the bound the oldest go."""
+        _prepend(self._rows, rows)
+        _prepend(self._events, events)
+
     def take(self) -> tuple[list[tuple[JobId, IterationRow]], list[JobEvent], bool]:
         """In the loop: what waits, and whether a beat is wanted."""
         with self._lock:
@@ -86,3 +91,9 @@ class Bridge:
         while self._events:
             events.append(self._events.popleft())
         return rows, events, beat
+
+
+def _prepend(waiting: deque[T], unsent: list[T]) -> None:
+    room = MAX_WAITING - len(waiting)
+    if room > 0:
+        waiting.extendleft(reversed(unsent[-room:]))

@@ -75,7 +75,10 @@ class Conversation:
             connection.close()
             with lead.lock:
                 was_initialiser = lead.trainers.remove(link)
-            lead.event(lambda clock, now: clock.worker_lost(worker, cause, now))
+            if link.leaving:
+                lead.event(lambda clock, now: clock.worker_left(worker, link.leaving, now))
+            else:
+                lead.event(lambda clock, now: clock.worker_lost(worker, cause, now))
             if was_initialiser:
                 self.greet_all()
 
@@ -104,6 +107,8 @@ class Conversation:
                 self._lead.event(
                     lambda clock, now: clock.evaluated(worker, t, interval, sums, now), header.epoch
                 )
+            case Kind.LEAVING:
+                link.leaving = read(meta, What).what or "it leaves"
             case Kind.INITIALISED:
                 log.info("initialised", job=self._lead.job, worker=worker)
             case _:
@@ -170,8 +175,10 @@ class Conversation:
             initialise = lead.origin.manifest is None and not held and trainers.initialiser is None
             if initialise:
                 trainers.initialiser = link.worker
-            meta = lead.origin.map()
-        link.tell(Header(Kind.MAP, epoch), meta)
+            meta = lead.origin.map() if link.greeted != epoch else None
+            link.greeted = epoch
+        if meta is not None:  # a second map would have it ask twice
+            link.tell(Header(Kind.MAP, epoch), meta)
         if initialise:
             link.tell(Header(Kind.INITIALISE, epoch))
         if held:
@@ -214,7 +221,7 @@ class Conversation:
         """Hand out a lease."""
         with self._lead.lock:
             link = self._lead.trainers.get(lend.worker)
-            if link is None:
+            if link is None or epoch != self._lead.epoch:
                 return
             link.asking = False
         kind = Kind.TRAIN if lend.kind == "train" else Kind.EVALUATE

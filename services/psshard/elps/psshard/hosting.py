@@ -76,6 +76,11 @@ class Hosted:
             with self._lock:
                 del self._connections[connection]
 
+    @property
+    def at_work(self) -> bool:
+        """Whether something of it may still be written to the store."""
+        return self.orders.at_work or (self.lead is not None and self.lead.at_work)
+
     def close(self, reason: str) -> None:
         """Drop the job: connections end, arrays go."""
         if self.lead is not None:
@@ -95,13 +100,19 @@ class Hosting:
         self._me, self._bridge = me, bridge
         self._lock = threading.Lock()
         self._jobs: dict[JobId, Hosted] = {}
+        self._closing: list[
+            Hosted
+        ] = []  #: dropped, but something may still be on its way to the store
         self._highest: dict[JobId, int] = {}  #: term numbers seen; a lower one is refused for ever
 
     def host(self, message: HostJob) -> None:
         """Take part in a job; a repeat changes nothing, a newer term replaces the older one."""
         with self._lock:
             old = self._jobs.get(message.job)
-            if message.term.number < self._highest.get(message.job, 0):
+            highest = self._highest.get(message.job, 0)
+            if message.term.number < highest:
+                reason = f"term {message.term.number} is over: {highest} was seen here"
+                log.error("term_refused", job=message.job, reason=reason)
                 return
             if old is not None and old.host.term == message.term:
                 return
@@ -130,6 +141,7 @@ class Hosting:
             if hosted is None or hosted.host.term.number > message.term.number:
                 return
             del self._jobs[message.job]
+            self._closing.append(hosted)
         hosted.close("the job was taken from this shard")
         log.info("job_dropped", job=message.job, term=message.term.number)
         self._bridge.beat()
@@ -141,23 +153,24 @@ class Hosting:
         if hosted is not None and hosted.lead is not None and hosted.host.term == message.term:
             hosted.lead.direct(message.goal, message.workers, message.exits)
 
-    def secret_of(self, hello: Hello) -> str:
-        """The secret of the job that a client says it belongs to; `Refused` when it may not come in."""
+    def secret_of(self, job: JobId) -> str | None:
+        """The secret by which a job's processes prove themselves; None for a job that is not here."""
+        with self._lock:
+            hosted = self._jobs.get(job)
+            return hosted.host.secret if hosted is not None else None
+
+    def check(self, hello: Hello) -> None:
+        """Raise `Refused` when a process of a job may not come in."""
         with self._lock:
             hosted = self._jobs.get(hello.job)
         if hosted is None or hosted.host.term.number < hello.term:
-            raise Refused(f"job {hello.job} is not here yet under term {hello.term}")
+            raise Refused(f"job {hello.job} is not here yet under term {hello.term}", "later")
         if hello.term < hosted.host.term.number:
-            raise Refused(f"term {hello.term} of job {hello.job} is over")
+            raise Refused(f"term {hello.term} of job {hello.job} is over", "over")
         if hello.purpose == "lease":
-            problem = (
-                hosted.lead.refusal(WorkerId(hello.sender))
-                if hosted.lead
-                else "it does not lead the job"
-            )
-            if problem:
-                raise Refused(f"{self._me}: {problem}")
-        return hosted.host.secret
+            if hosted.lead is None:
+                raise Refused(f"{self._me} does not lead job {hello.job}")
+            hosted.lead.check(WorkerId(hello.sender))
 
     def serve(self, connection: Connection, hello: Hello) -> None:
         """Serve a connection that has shaken hands."""
@@ -170,7 +183,8 @@ class Hosting:
     def status(self) -> list[HostedJob]:
         """All jobs, in order."""
         with self._lock:
-            jobs = [self._jobs[j] for j in sorted(self._jobs)]
+            self._closing = [job for job in self._closing if job.at_work]
+            jobs = [self._jobs[j] for j in sorted(self._jobs)] + self._closing
         return [job.status() for job in jobs]
 
     def term(self, job: JobId) -> Term | None:

@@ -27,7 +27,10 @@ class Keeper:
     def __init__(self, job: JobId, bridge: Bridge, failed: Callable[[str], None]) -> None:
         self._job, self._bridge, self._failed = job, bridge, failed
         self.closed = threading.Event()  #: the job is dropped here
+        self._lock = threading.Lock()
         self._skips: list[Interval] = []  #: newest list to be kept
+        self._keeping_skips = False  #: a thread writes it, until it is the newest
+        self._at_work = 0  #: background threads
         self.trouble = ""  #: what the store last answered, while it does not
 
     def manifests(self) -> list[Manifest]:
@@ -39,14 +42,24 @@ class Keeper:
         return self._ask(lambda: self._bridge.store.get(self._skips_key))
 
     def keep_skips(self, skips: list[Interval]) -> None:
-        """Write the list of granted skips, in the background."""
-        self._skips = skips
+        """Write the list of granted skips, in the background: the newest list, by one thread."""
+        with self._lock:
+            self._skips = skips
+            if self._keeping_skips:
+                return
+            self._keeping_skips = True
+        self.in_background("skip", self._write_skips)
+
+    def _write_skips(self) -> None:
         put = self._bridge.store.put
-
-        def newest() -> bytes:  # an earlier list that had to wait must not undo a later one
-            return encode([[i.lo, i.hi] for i in self._skips])
-
-        self.in_background("skip", lambda: self._ask(lambda: put(self._skips_key, newest())))
+        while True:
+            skips = self._skips
+            data = encode([[i.lo, i.hi] for i in skips])
+            self._ask(lambda data=data: put(self._skips_key, data))  # type: ignore[misc]
+            with self._lock:
+                if self._skips is skips:
+                    self._keeping_skips = False
+                    return
 
     def publish(self, manifest: Manifest, then: Callable[[], None]) -> None:
         """Make a checkpoint valid in the background, then say so."""
@@ -75,6 +88,12 @@ class Keeper:
                 self.trouble = ""
                 return answer
 
+    @property
+    def at_work(self) -> bool:
+        """Whether a thread may still write to the store."""
+        with self._lock:
+            return self._at_work > 0
+
     def in_background(self, what: str, run: Callable[[], object]) -> None:
         """Run in a thread; what it raises fails the job, unless that is dropped."""
 
@@ -86,5 +105,10 @@ class Keeper:
             except Exception as error:
                 log.exception("leader_failed", job=self._job, what=what)
                 self._failed(f"the leader failed in {what}: {type(error).__name__}: {error}")
+            finally:
+                with self._lock:
+                    self._at_work -= 1
 
+        with self._lock:
+            self._at_work += 1
         threading.Thread(target=until_dropped, name=f"{what}-{self._job}"[:15], daemon=True).start()

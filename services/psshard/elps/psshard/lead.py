@@ -35,7 +35,7 @@ from elps.storage.checkpoints import Manifest
 from elps.stream.interval import Interval
 from elps.wire.connection import Connection
 from elps.wire.frames import Header, Kind
-from elps.wire.handshake import Hello
+from elps.wire.handshake import Hello, Refused
 
 UNREACHABLE_S = 1.0
 """A link that is down for longer makes the job `waiting`."""
@@ -75,7 +75,11 @@ class Lead:
         ]
         self._peers: dict[ShardId, Peer] = {p.address.shard: p for p in self._remote}
         self._peers[me] = orders
-        orders.member.report = lambda report: self.reported(me, report)
+        self._directions: deque[Callable[[], None]] = (
+            deque()
+        )  #: the scheduler's word, not carried out yet
+        self._nudge = threading.Event()  #: wakes the ticker
+        orders.member.report_always_to(lambda report: self.reported(me, report))
 
     def start(self) -> None:
         """Begin: dial the other shards, and find out where the job starts from."""
@@ -87,6 +91,7 @@ class Lead:
     def close(self, reason: str) -> None:
         """Stop leading: trainers are told, links end."""
         self._keeper.closed.set()
+        self._nudge.set()
         with self.lock:
             links = self.trainers.all()
         for link in links:
@@ -160,12 +165,12 @@ class Lead:
 
     # --- trainers -----------------------------------------------------------------------------------------------------
 
-    def refusal(self, worker: WorkerId) -> str:
-        """Why a trainer may not connect; empty when it may."""
+    def check(self, worker: WorkerId) -> None:
+        """Raise `Refused` when a trainer may not connect."""
         with self.lock:
             if self._keeper.closed.is_set() or self._ended is not None:
-                return "the job has ended here"
-            return self.trainers.refusal(worker)
+                raise Refused("the job has ended here", "over")
+            self.trainers.check(worker)
 
     def serve_trainer(self, connection: Connection, worker: WorkerId) -> None:
         """Serve a trainer's lease connection until it ends."""
@@ -281,6 +286,9 @@ class Lead:
                 for epoch, command in batch:
                     if epoch == self.epoch:
                         self._execute(epoch, command)
+            except Exception as error:  # a fault of ours: what is left of the batch is lost
+                log.exception("leader_failed", job=self.job)
+                self.fail(f"the leader failed: {type(error).__name__}: {error}")
             finally:
                 with self.lock:
                     self._draining = False
@@ -302,7 +310,7 @@ class Lead:
                 self.dismiss(worker, reason)
             case do.RollBack(interval, reason):
                 self._skip(interval)
-                self._reopen(reason, must_restore=False)
+                self._reopen(reason, must_restore=self.reporter.progress.checkpoint is not None)
             case do.Fail(reason):
                 self.fail(reason)
             case do.Finish(version, reason):
@@ -322,12 +330,17 @@ class Lead:
             case do.AnnounceGate(version) if version < 0:
                 return  # a link came up before the first values: nothing is announced yet
             case do.CallBack(worker, ticket):
-                self._called_back[worker] = ticket
+                with self.lock:
+                    if epoch != self.epoch:
+                        return
+                    self._called_back[worker] = ticket
             case do.Grant(interval, _):
                 self._skip(interval)
             case do.WriteCheckpoint(version):
                 self.reporter.saving(version, time.monotonic())
                 with self.lock:
+                    if epoch != self.epoch:
+                        return
                     if self._collecting is None or self._collecting.version != version:
                         self._collecting = Collecting(
                             epoch, version, self.origin.slices, self.origin.placed
@@ -345,7 +358,14 @@ class Lead:
     # --- goals and reports --------------------------------------------------------------------------------------------
 
     def direct(self, goal: str, workers: list[WorkerId], exits: dict[WorkerId, str]) -> None:
-        """The scheduler's word: go on or pause, who may join, how some ended."""
+        """The scheduler's word: go on or pause, who may join, how some ended.
+
+        Carried out by the ticker: it is given in the event loop, which must not wait for sockets and arrays.
+        """
+        self._directions.append(lambda: self._direct(goal, workers, exits))
+        self._nudge.set()
+
+    def _direct(self, goal: str, workers: list[WorkerId], exits: dict[WorkerId, str]) -> None:
         pause = goal == "pause"
         with self.lock:
             self.trainers.allowed = set(workers)
@@ -363,6 +383,11 @@ class Lead:
 
     def _exit_seen(self, worker: WorkerId, text: str) -> None:
         self.event(lambda clock, now: clock.exit_seen(worker, text, now))
+
+    @property
+    def at_work(self) -> bool:
+        """Whether something may still be written to the store."""
+        return self._keeper.at_work
 
     @property
     def ended(self) -> bool:
@@ -390,7 +415,11 @@ class Lead:
 
     def _tick(self) -> None:
         beat_at = 0.0
-        while not self._keeper.closed.wait(TICK_S):
+        while not self._keeper.closed.is_set():
+            self._nudge.wait(TICK_S)
+            self._nudge.clear()
+            while self._directions:
+                self._directions.popleft()()
             now = time.monotonic()
             self.event(lambda clock, at: clock.tick(at))
             if now - beat_at >= BEAT_S:
@@ -434,7 +463,7 @@ class Lead:
         if clock.gate < clock.start:
             behind = ", ".join(s for s, v in clock.held.items() if v < clock.start)
             return "loading", f"waiting for the first values on {behind}"
-        if not clock.workers:
+        if not clock.workers and clock.needs_workers:
             return "waiting", "no worker is ready"
         if clock.over:
             return "waiting", self._keeper.trouble or "going back to the newest checkpoint"

@@ -145,11 +145,11 @@ def serve_link(connection: Connection, orders: Orders) -> None:
         with contextlib.suppress(ConnectionEnded):  # the leader dials again and asks
             connection.send(*frame_of_report(what))
 
-    orders.member.report = report
-    while True:
-        header = connection.receive(idle_s=SILENT_S)
-        order = order_of_frame(header, connection.meta(header))
-        if order is None:
-            connection.send(Header(Kind.BEAT))
-        else:
-            orders.carry_out(header.epoch, order)
+    with orders.member.reporting_to(report):
+        while True:
+            header = connection.receive(idle_s=SILENT_S)
+            order = order_of_frame(header, connection.meta(header))
+            if order is None:
+                connection.send(Header(Kind.BEAT))
+            else:
+                orders.carry_out(header.epoch, order)

@@ -9,11 +9,14 @@ from collections.abc import Callable
 import structlog
 
 from elps.contracts.errors import ElpsError, SetupError
+from elps.contracts.ids import JobId
 from elps.wire.connection import SOCKET_BUFFER_BYTES, Connection
 from elps.wire.handshake import Hello, welcome
 
 MAX_CONNECTIONS = 2048
 """Beyond it a connection is closed at once: threads are bounded."""
+MAX_HANDSHAKES = 128
+"""At once; a bound of their own, so that strangers who say nothing cannot keep the job's processes out."""
 SHORTAGE_S = 0.1
 """Pause after an accept that failed, for want of descriptors say."""
 
@@ -27,13 +30,14 @@ class Listener:
         self,
         host: str,
         port: int,
-        secret_of: Callable[[Hello], str],
+        secret_of: Callable[[JobId], str | None],
+        check: Callable[[Hello], None],
         serve: Callable[[Connection, Hello], None],
     ) -> None:
-        self._secret_of, self._serve = secret_of, serve
+        self._secret_of, self._check, self._serve = secret_of, check, serve
         self._lock = threading.Lock()
         self._open: set[Connection] = set()
-        self._count = 0
+        self._shaking = 0  #: connections whose handshake is not over
         self._closed = threading.Event()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._sock = socket.socket(family, socket.SOCK_STREAM)
@@ -59,10 +63,10 @@ class Listener:
                 self._closed.wait(SHORTAGE_S)
                 continue
             with self._lock:
-                full = self._count >= MAX_CONNECTIONS
-                self._count += not full
+                full = len(self._open) >= MAX_CONNECTIONS or self._shaking >= MAX_HANDSHAKES
+                self._shaking += not full
             if full:
-                log.error("connection_refused", reason=f"{MAX_CONNECTIONS} are open")
+                log.error("connection_refused", reason="too many are open")
                 sock.close()
                 continue
             try:
@@ -71,14 +75,18 @@ class Listener:
                 log.error("connection_refused", reason=str(error))
                 sock.close()
                 with self._lock:
-                    self._count -= 1
+                    self._shaking -= 1
 
     def _run(self, sock: socket.socket) -> None:
         connection = None
         try:
-            connection, hello = welcome(sock, self._secret_of)
-            with self._lock:
-                self._open.add(connection)
+            try:
+                connection, hello = welcome(sock, self._secret_of, self._check)
+            finally:
+                with self._lock:
+                    self._shaking -= 1
+                    if connection is not None:
+                        self._open.add(connection)
             if self._closed.is_set():  # meanwhile: `close` may not have seen this connection
                 return
             self._serve(connection, hello)
@@ -90,7 +98,6 @@ class Listener:
             log.exception("connection_failed", peer=connection.peer if connection else "?")
         finally:
             with self._lock:
-                self._count -= 1
                 self._open.discard(connection)
             if connection is not None:
                 connection.close()

@@ -5,9 +5,10 @@ Lock order: the member's lock is held only for decisions, never while arrays are
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,7 +77,9 @@ class Member:
 
     def __init__(self, document: JobDocument) -> None:
         self.document = document
-        self.report: Callable[[Report], None] = lambda _: None
+        self._reporters: tuple[
+            Callable[[Report], None], ...
+        ] = ()  #: who is told; replaced, never changed
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._epoch = NO_EPOCH  #: of the newest assignment
@@ -107,9 +110,11 @@ class Member:
                 low, new = self._low, False
             else:
                 assignment.check(self.document.dtype)
+                part = Part(epoch, assignment.geometry, assignment.skipped)
+                slab = Slab(self.document, assignment.partitions, assignment.iterations)
+                # What may raise is done: from here on the epoch and all that is of it change together.
                 self._epoch, self._assignment, new, low = epoch, assignment, True, -1
-                self._part = Part(epoch, assignment.geometry, assignment.skipped)
-                self._slab = Slab(self.document, assignment.partitions, assignment.iterations)
+                self._part, self._slab = part, slab
                 self._awaited = {PartitionId(p) for p, _, _ in assignment.partitions}
                 self._at = Counter()
                 self._called_back, self._aside, self._low = {}, None, -1
@@ -381,6 +386,27 @@ class Member:
             np.copyto(into[at : at + values.size], values)
             at += values.size
         return self.still_readable(epoch, partitions, version)
+
+    @contextlib.contextmanager
+    def reporting_to(self, report: Callable[[Report], None]) -> Iterator[None]:
+        """Send reports there too, for as long as a link lasts. Two links may overlap: a leader drops repeats."""
+        with self._lock:
+            self._reporters = (*self._reporters, report)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._reporters = tuple(r for r in self._reporters if r is not report)
+
+    def report_always_to(self, report: Callable[[Report], None]) -> None:
+        """Send reports there: the leader is on this shard."""
+        with self._lock:
+            self._reporters = (*self._reporters, report)
+
+    def report(self, what: Report) -> None:
+        """Tell the leader; called without the lock."""
+        for report in self._reporters:
+            report(what)
 
     @property
     def closed(self) -> bool:

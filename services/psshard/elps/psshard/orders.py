@@ -10,7 +10,6 @@ from typing import Any, Protocol, TypeVar
 
 import structlog
 
-from elps.contracts.codec import decode
 from elps.contracts.epoch import Epoch
 from elps.contracts.errors import ElpsError, InvalidDocument, RetryLater
 from elps.contracts.ids import JobId, PartitionId
@@ -25,6 +24,7 @@ from elps.storage.checkpoints import (
     Manifest,
     checkpoint_name,
     load_partition,
+    read_manifest,
     write_partition,
 )
 
@@ -58,20 +58,31 @@ class Orders:
 
     def __init__(self, job: JobId, member: Member, bridge: Bridge) -> None:
         self.job, self.member, self._bridge = job, member, bridge
+        self._lock = threading.Lock()
+        self._at_work = 0  #: background threads that may still speak to the store
+
+    @property
+    def at_work(self) -> bool:
+        """Whether something may still be written to the store."""
+        with self._lock:
+            return self._at_work > 0
 
     def carry_out(self, epoch: Epoch, order: Order) -> None:
-        """Do what the leader says; a fault is reported to it."""
+        """Do what the leader says; whatever goes wrong is reported to it."""
         try:
             self._carry_out(epoch, order)
         except ElpsError as error:
             self.member.report(Trouble(epoch, str(error)))
+        except Exception as error:
+            log.exception("shard_failed", job=self.job, order=type(order).__name__)
+            self._failed(epoch, type(order).__name__, error)
 
     def _carry_out(self, epoch: Epoch, order: Order) -> None:
         match order:
             case Assignment():
                 if self.member.assign(epoch, order) and order.checkpoint and order.partitions:
                     name = order.checkpoint
-                    self._start("load", lambda: self._load(epoch, order, name))
+                    self._start(epoch, "load", lambda: self._load(epoch, order, name))
             case do.AnnounceGate(version):
                 self.member.gate(epoch, version)
             case do.Freeze(interval, attempt):
@@ -84,7 +95,7 @@ class Orders:
                 self.member.call_back(epoch, worker, ticket)
             case do.WriteCheckpoint(version):
                 if (aside := self.member.checkpoint(epoch, version)) is not None:
-                    self._start("checkpoint", lambda: self._write(epoch, aside))
+                    self._start(epoch, "checkpoint", lambda: self._write(epoch, aside))
 
     def close(self) -> None:
         """The job is dropped here."""
@@ -92,8 +103,27 @@ class Orders:
 
     # --- in threads of their own --------------------------------------------------------------------------------------
 
-    def _start(self, what: str, run: Callable[[], None]) -> None:
-        threading.Thread(target=run, name=f"{what}-{self.job}"[:15], daemon=True).start()
+    def _start(self, epoch: Epoch, what: str, run: Callable[[], None]) -> None:
+        """Run in a thread; what it raises is reported: nobody would see it there."""
+
+        def guarded() -> None:
+            try:
+                run()
+            except RetryLater as error:  # only once the job is dropped here
+                log.info("given_up", job=self.job, what=what, reason=str(error))
+            except Exception as error:
+                log.exception("shard_failed", job=self.job, what=what)
+                self._failed(epoch, what, error)
+            finally:
+                with self._lock:
+                    self._at_work -= 1
+
+        with self._lock:
+            self._at_work += 1
+        threading.Thread(target=guarded, name=f"{what}-{self.job}"[:15], daemon=True).start()
+
+    def _failed(self, epoch: Epoch, what: str, error: Exception) -> None:
+        self.member.report(Trouble(epoch, f"{what}: {type(error).__name__}: {error}"))
 
     def _load(self, epoch: Epoch, assignment: Assignment, name: str) -> None:
         try:
@@ -111,6 +141,8 @@ class Orders:
                 self.member.bring(epoch, partition, arrays, entry.steps)
         except DamagedCheckpoint as error:
             self.member.report(Trouble(epoch, str(error), damaged=True))
+        except RetryLater:
+            raise
         except ElpsError as error:
             self.member.report(Trouble(epoch, f"checkpoint {name} cannot be loaded: {error}"))
 
@@ -119,17 +151,15 @@ class Orders:
         if data is None:
             raise DamagedCheckpoint(f"checkpoint {name} of job {self.job} is gone from the store")
         try:
-            return decode(data, Manifest)
+            return read_manifest(data)
         except InvalidDocument as error:
             raise DamagedCheckpoint(str(error)) from None
 
     def _write(self, epoch: Epoch, aside: Aside) -> None:
         name = checkpoint_name(epoch.term.number, epoch.n, aside.version)
         digests: dict[PartitionId, dict[str, int]] = {}
-        for partition in (
-            aside.partitions
-        ):  # all copies first: the job must not wait for them at its next boundary
-            aside.take(partition)
+        for partition in aside.partitions:
+            aside.take(partition)  # all copies first: the next boundary must not wait for them
         for partition in aside.partitions:
             while self.member.current(aside):
                 try:

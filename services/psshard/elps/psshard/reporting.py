@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import threading
 import time
+from collections.abc import Callable, Iterable
+from typing import Concatenate, ParamSpec
 
 import msgspec
 import structlog
@@ -22,16 +26,33 @@ from elps.stream.interval import Interval
 log = structlog.get_logger()
 
 
+P = ParamSpec("P")
+Method = Callable[Concatenate["Reporter", P], None]
+
+
+def _one_at_a_time(method: Method[P]) -> Method[P]:
+    """Hold the reporter's lock, so that no change is lost between reading the progress and replacing it."""
+
+    @functools.wraps(method)
+    def locked(self: Reporter, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        with self._lock:
+            method(self, *args, **kwargs)
+
+    return locked
+
+
 class Reporter:
-    """Keeps a job's progress and sends its events and rows. Guarded by the leader's lock where it says so."""
+    """Keeps a job's progress and sends its events and rows; any thread may call it."""
 
     def __init__(self, host: HostJob, bridge: Bridge) -> None:
         self._host, self._bridge = host, bridge
+        self._lock = threading.RLock()  #: every change is of the whole progress
         self.progress: Progress = host.progress
         self._saving: tuple[int, float] | None = None  #: checkpoint under way, since when
         self._rules: Rules | None = None
         self._steps = 0  #: optimizer steps, for the learning rate shown
 
+    @_one_at_a_time
     def opened(self, rules: Rules, manifest: Manifest | None) -> None:
         """The job begins, or begins again, at a checkpoint or at version 0."""
         start = manifest.iteration if manifest is not None else 0
@@ -41,6 +62,7 @@ class Reporter:
             "iteration": start,
             "iterations": rules.iterations,
             "passes": rules.geometry.passes(start),
+            "samples": _counted(rules, start, manifest.skips if manifest is not None else []),
             "checkpoint": manifest.iteration if manifest is not None else None,
             "redone_iterations": self.progress.redone_iterations
             + max(0, self.progress.iteration - start),
@@ -52,10 +74,12 @@ class Reporter:
             }
         self._change(**changes)
 
+    @_one_at_a_time
     def follow(self, clock: Clock, now: float) -> None:
         """Take over where the clock is."""
         self._change(iteration=clock.t, iterations=clock.end, training_s=clock.trained_s(now))
 
+    @_one_at_a_time
     def iteration_done(self, done: IterationDone, plan: int) -> None:
         """Send an iteration's row."""
         assert self._rules is not None
@@ -95,6 +119,7 @@ class Reporter:
         samples = self.progress.samples + done.count
         self._change(passes=passes, loss=loss, samples=samples)
 
+    @_one_at_a_time
     def evaluated(self, version: int, metrics: dict[str, float]) -> None:
         """Send an evaluation."""
         shown = {n: v if math.isfinite(v) else None for n, v in metrics.items()}
@@ -114,12 +139,14 @@ class Reporter:
         lags = f"checkpoint of version {version} is not in the store after {now - since:.0f} s"
         return f"{lags}: {trouble}" if trouble else lags
 
+    @_one_at_a_time
     def checkpointed(self, version: int) -> None:
         """Send word of a valid checkpoint."""
         self._saving = None
         self._change(checkpoint=version)
         self.event("checkpointed", f"version {version} is in the store", iteration=version)
 
+    @_one_at_a_time
     def skipped(self, interval: Interval) -> None:
         """Count skipped samples."""
         self._change(skipped_samples=self.progress.skipped_samples + interval.size)
@@ -150,3 +177,9 @@ class Reporter:
 
     def _change(self, **changes: object) -> None:
         self.progress = msgspec.structs.replace(self.progress, **changes)
+
+
+def _counted(rules: Rules, start: int, skips: Iterable[tuple[int, int]]) -> int:
+    """Samples that count in the iterations before `start`: those done twice count once."""
+    done = rules.geometry.iteration(start).lo
+    return done - sum(min(hi, done) - lo for lo, hi in skips if lo < done)

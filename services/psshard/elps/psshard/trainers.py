@@ -9,13 +9,16 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
+from elps.contracts.epoch import Epoch
 from elps.contracts.errors import ProtocolError
 from elps.contracts.ids import WorkerId
 from elps.psshard.core.commands import Timing
 from elps.psshard.identity import Identity
 from elps.stream.interval import Interval
+from elps.tasks.running import MAX_METRIC_CHARS, MAX_METRICS
 from elps.wire.connection import Connection, ConnectionEnded
 from elps.wire.frames import Header, Kind
+from elps.wire.handshake import Refused
 
 S = TypeVar("S", bound=msgspec.Struct)
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
@@ -61,7 +64,10 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
 class Sums(msgspec.Struct, frozen=True, kw_only=True):
     """With EVALUATED: metrics summed over the lease; None where a sum is not finite."""
 
-    sums: dict[str, float | None]
+    sums: Annotated[
+        dict[Annotated[str, Meta(max_length=MAX_METRIC_CHARS)], float | None],
+        Meta(max_length=MAX_METRICS),
+    ]
 
 
 class What(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +93,8 @@ class TrainerLink:
     identity: Identity | None = None  #: set once it is ready
     asking: bool = False  #: waits for a lease
     admitted: bool = False  #: the clock knows it
+    leaving: str = ""  #: it said that it goes of its own accord, and why
+    greeted: Epoch | None = None  #: epoch of the map it was told last
 
     def tell(self, header: Header, meta: Any = None) -> bool:
         """Send a frame; False when the connection is gone, which its reader notices by itself."""
@@ -111,13 +119,14 @@ class Trainers:
         self.initialiser: WorkerId | None = None  #: brings version 0
         self._links: dict[WorkerId, TrainerLink] = {}
 
-    def refusal(self, worker: WorkerId) -> str:
-        """Why a trainer may not connect; empty when it may."""
+    def check(self, worker: WorkerId) -> None:
+        """Raise `Refused` when a trainer may not connect."""
         if worker in self.dismissed:
-            return f"dismissed: {self.dismissed[worker]}"
+            raise Refused(f"dismissed: {self.dismissed[worker]}", "over")
         if worker in self._links:
-            return "a trainer of this name is connected"
-        return "" if worker in self.allowed else "not in the plan yet"
+            raise Refused(f"a trainer named {worker} is connected", "later")
+        if worker not in self.allowed:
+            raise Refused(f"{worker} is not in the plan yet", "later")
 
     def add(self, link: TrainerLink) -> None:
         """A trainer has connected."""

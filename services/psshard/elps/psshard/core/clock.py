@@ -93,22 +93,31 @@ class Clock:
         self._lose(worker, cause, now)
         return self._serve(now)
 
-    def _lose(self, worker: WorkerId, cause: str, now: float) -> None:
+    def worker_left(self, worker: WorkerId, why: str, now: float) -> list[Command]:
+        """A worker went of its own accord, between two leases: nobody is to blame for it."""
+        self._lose(worker, why, now, died=False)
+        return self._serve(now)
+
+    def _lose(self, worker: WorkerId, cause: str, now: float, *, died: bool = True) -> None:
         if worker not in self._lending.workers:
             return
         self.plan += 1
         self._rows.lost(worker)
         self._out.append(do.Remark("worker_lost", cause, worker, self.t))
         lease = self._lending.hands.get(worker)
-        if lease is not None and lease.version <= self.t and self._complete_everywhere:
+        if died and lease is not None and lease.version <= self.t and self._complete_everywhere:
             self._deaths.died(worker, lease, cause, now)
         self._out += self._lending.leave(worker, f"{worker} is lost: {cause}")
 
     def exit_seen(self, worker: WorkerId, text: str, now: float) -> list[Command]:
-        """An agent told how a worker's process ended: the last one of a doomed lease is named with it."""
+        """An agent told how a worker's process ended: it is lost, and the last one of a doomed lease is named with it.
+
+        The connection of a dead process may look alive for a while, when its machine is cut off say.
+        """
+        self._lose(worker, text, now)
         if (verdict := self._deaths.verdict(now, worker, text)) is not None:
             self._fail(verdict)
-        return self._take()
+        return self._serve(now)
 
     # --- leases -------------------------------------------------------------------------------------------------------
 
@@ -297,10 +306,7 @@ class Clock:
 
     def _settle(self, now: float) -> None:
         """At the last boundary: evaluate, checkpoint, then say that the job rests or is done."""
-        ending = self.t >= self._goal.end
-        if self._lending.round is not None or (ending and self._lending.due(self.t)):
-            return
-        if not self._complete_everywhere:
+        if self.needs_workers:
             return
         if self._saving.lacks(self.t):
             self._out += self._saving.begin(self.t, whatever=True)
@@ -308,7 +314,7 @@ class Clock:
         if self._rows.waiting and now - self._deadlines.moved_at < LAST_WORD_S:
             return
         self._out += self._rows.flush()
-        if ending:
+        if self.t >= self._goal.end:
             self.over = True
             self._out.append(do.Finish(self.t, self._goal.reason))
         elif not self._goal.resting:
@@ -382,6 +388,13 @@ class Clock:
         return self._goal.end
 
     @property
+    def needs_workers(self) -> bool:
+        """Whether anything is left to compute before the job rests or ends."""
+        evaluating = self.t >= self._goal.end and self._lending.due(self.t)
+        evaluating |= self._lending.round is not None
+        return self._goal.passes(self.t) or not self._complete_everywhere or evaluating
+
+    @property
     def boundary(self) -> int | None:
         """Version that the job pauses at; None while it is to go on."""
         return self._goal.boundary
@@ -392,6 +405,8 @@ class Clock:
 
     def waiting_for(self, now: float) -> str:
         """Who is waited for, for people; empty while nothing is."""
+        if not self.needs_workers and self._saving.writing is not None:
+            return f"checkpoint of version {self._saving.writing}: waiting for the store"
         if not self.workers:
             return "no worker is ready"
         if self._begun is None:
@@ -400,8 +415,6 @@ class Clock:
         behind = ", ".join(s for s, v in self.held.items() if v <= low)
         if not self._complete_everywhere:
             return f"version {self.t}: waiting for {behind}"
-        if not self._goal.passes(self.t) and self._saving.writing is not None:
-            return f"checkpoint of version {self._saving.writing}: waiting for the store"
         if awaited := self._disputes.awaited():
             return f"a skip is being decided: waiting for {', '.join(awaited)}"
         cut = self._lending.cuts.get(self.t)

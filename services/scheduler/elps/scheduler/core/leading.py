@@ -74,7 +74,7 @@ def _works(book: Book, job: JobId, live: Live, hosted: HostedJob, now: Moment) -
                 book.observe(job, now, reason=reason)
             else:
                 book.change(job, LifeEvent.TRAINS, reason, now)
-        case "pausing" if running:
+        case "pausing" if running or book.records[job].state is JobState.WAITING:
             why = live.requeue or "asked to pause"
             said = f"; {hosted.reason}" if hosted.reason else ""
             reason = f"{why}: on the way to the next iteration boundary{said}"

@@ -6,8 +6,11 @@ each other on the way:
 
 - A job may finish before its pause is reached, and before it was ever seen to train (a short one): FINISHED is
   allowed in every state that holds shards.
-- A resume may cross the leader's "paused". The record says what is wanted (`pausing`); the leader is told until its
-  heartbeat agrees, so nothing is lost whichever comes first.
+- A resume may cross the leader's "paused". The record says what is wanted (`pausing`), and the leader is told until
+  its heartbeat agrees; one that rests already does not go on, so its job is placed anew.
+- A pause is asked for while no worker is left. A leader with nothing lent rests at once; one that must complete an
+  iteration first waits for a worker, but not for ever: then the job is displaced, which here means paused, and goes
+  on from its newest checkpoint.
 - Heartbeats of an older term, a superseded incarnation or an ended job never become events: the caller compares
   them with the record first. An event that is not in the table is a fault of the caller; it raises and changes
   nothing.

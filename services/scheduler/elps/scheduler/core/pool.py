@@ -195,11 +195,9 @@ class Pool:
     def unclaimed(self, member: MemberId, claimed: Mapping[Holding, object]) -> dict[Holding, Term]:
         """What a member reports or may run although nobody gave it to it (any more), with its term."""
         known = self.member(member)
-        found = (
-            {}
-            if known is None
-            else {h: term for h, term in known.reported.items() if h not in claimed}
-        )
+        found: dict[Holding, Term] = {}
+        if known is not None and not known.reported.keys() <= claimed.keys():
+            found = {h: term for h, term in known.reported.items() if h not in claimed}
         for holding, ghost in self.ghosts.get(member, {}).items():
             if holding not in claimed:
                 found.setdefault(holding, ghost.term)

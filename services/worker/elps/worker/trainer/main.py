@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -67,6 +70,7 @@ def _work(start: StartTrainer, env: Mapping[str, str], leader: Connection) -> in
     try:
         job = open_job(start.document, env)
         trainer = Trainer(start, job, leader)
+        trainer.leave_when_told()
         leader.send(
             Header(Kind.READY),
             {
@@ -77,12 +81,16 @@ def _work(start: StartTrainer, env: Mapping[str, str], leader: Connection) -> in
                 "code_hash": job.code_hash,
             },
         )
-        while trainer.step():
-            pass
+        try:
+            while trainer.step():
+                pass
+        except _Leaving:
+            trainer.say_goodbye()
         return EXIT_DONE
     except TaskError as error:
         where = trainer.where if trainer else f"worker {start.worker}, opening task and data"
         text = f"{where}: {error}\n{_cause(error)}"[:MAX_TRACEBACK_CHARS]
+        text = text.encode("utf-8", "backslashreplace").decode()  # else it could not be sent
         _say(text)
         leader.send(Header(Kind.FAILED), {"what": text.strip()})
         return EXIT_FAILED
@@ -101,6 +109,10 @@ def _cause(error: TaskError) -> str:
     return "".join(traceback.format_exception(error.__cause__))
 
 
+class _Leaving(BaseException):
+    """SIGTERM came while the trainer only waited; no user's code may catch it."""
+
+
 class Trainer:
     """One trainer process under one term."""
 
@@ -113,11 +125,39 @@ class Trainer:
         self._shards: Shards | None = None
         self._epoch: Epoch = NO_EPOCH
         self._free_at = time.perf_counter()  #: since when it only waits for a lease
+        self._leaving = False  #: SIGTERM came
+        self._waiting = False  #: nothing would be lost by leaving now
         self.where = f"worker {start.worker}"  #: what it is at, for error messages
+
+    def leave_when_told(self) -> None:
+        """On SIGTERM finish the lease that is being computed, push it, and go; go at once while only waiting."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._told_to_leave)
+
+    def _told_to_leave(self, *_: object) -> None:
+        self._leaving = True
+        if self._waiting:
+            raise _Leaving
+
+    @contextlib.contextmanager
+    def _only_waiting(self) -> Iterator[None]:
+        """Leave from here when told to, also when told a moment ago."""
+        self._waiting = True
+        try:
+            if self._leaving:
+                raise _Leaving
+            yield
+        finally:
+            self._waiting = False
+
+    def say_goodbye(self) -> None:
+        """Tell the leader that this is no death: nothing of the lease in hand was begun."""
+        self._leader.send(Header(Kind.LEAVING, self._epoch), {"what": "its agent ends it"})
 
     def step(self) -> bool:
         """Do what the leader says next; False when it says stop."""
-        header = self._leader.receive(idle_s=LEADER_SILENT_S)
+        with self._only_waiting():
+            header = self._leader.receive(idle_s=LEADER_SILENT_S)
         meta = self._leader.meta(header)
         match header.kind:
             case Kind.WAIT:
@@ -142,6 +182,8 @@ class Trainer:
         return True
 
     def _take_map(self, header: Header, meta: dict[str, Any]) -> None:
+        if header.epoch == self._epoch:
+            return  # known: to ask again would put a second lease into its hands
         if self._shards is not None:
             self._shards.close()
         shards = meta.get("shards")
@@ -169,7 +211,8 @@ class Trainer:
         if self._held == version:
             return Status.OK, 0.0, 0.0
         self._held = -1
-        pulled = shards.pull(version, ticket, self._params)
+        with self._only_waiting():
+            pulled = shards.pull(version, ticket, self._params)
         if pulled.status is Status.OK:
             self._held = version
         elif pulled.status in (Status.CALLED_BACK, Status.GONE):

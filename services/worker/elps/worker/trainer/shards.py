@@ -48,7 +48,7 @@ def reach(
         try:
             return dial(host, port, hello, start.secret, peer=peer)
         except (Refused, RetryLater) as error:
-            if "is over" in str(error) or "has ended" in str(error) or "dismissed" in str(error):
+            if isinstance(error, Refused) and error.code == "over":
                 raise StaleTerm(str(error)) from None
             if time.monotonic() > deadline:
                 raise ShardUnreachable(
