@@ -46,6 +46,8 @@ from data_plane import pull, push
 
 SECRET = "s3cret"
 JOB = JobId("job")
+NOBODY = 9
+"""A port at which nobody listens: the dead do not connect again."""
 SAMPLES = 8
 SIZE = 40_000
 
@@ -232,6 +234,8 @@ class FakeTrainer(threading.Thread):
         if self.leader is not None:
             self.leader.close()
         if self.shards is not None:
+            for shard in self.shards.all():
+                shard.port = NOBODY
             self.shards.close()
 
     def _hello(self, purpose: Any) -> Hello:

@@ -99,11 +99,11 @@ def _serve(pipe: Pipe, elements: int, optimizer: str) -> None:
     optim.warm_up("float32")
     member = Member(document(optimizer))
 
-    def report(told: Report) -> None:
-        if isinstance(told, Progressed):
-            member.gate(told.epoch, told.version)
+    def report(what: Report) -> None:
+        if isinstance(what, Progressed):
+            member.gate(what.epoch, what.version)
 
-    member.report = report
+    member.report_always_to(report)
     member.assign(
         EPOCH,
         Assignment(
@@ -124,7 +124,7 @@ def _serve(pipe: Pipe, elements: int, optimizer: str) -> None:
         else:
             PullConnection(connection, member, WorkerId(hello.sender)).serve()
 
-    listener = Listener("127.0.0.1", 0, lambda _: SECRET, serve)
+    listener = Listener("127.0.0.1", 0, lambda _: SECRET, lambda _: None, serve)
     pipe.send(listener.port)
     try:
         pipe.recv()

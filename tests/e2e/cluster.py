@@ -23,8 +23,8 @@ from elps.cli.composing import Create, Member, installed_services
 from elps.client.control import Client
 from elps.contracts.codec import decode, parse_job
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import AgentBeat, Reply, ShardBeat
-from elps.contracts.topology import AGENT_BEAT, MEMBERS, SHARD_BEAT
+from elps.contracts.messages import AgentBeat, MemberMessage, Reply, ShardBeat
+from elps.contracts.topology import AGENT_BEAT, MEMBERS, SCHEDULER_BEAT, SHARD_BEAT
 from elps.messaging.amqp import AmqpBus
 from elps.messaging.memory import MemoryBroker, MemoryBus
 from elps.messaging.port import Bus, Delivery, Queue
@@ -111,6 +111,7 @@ class Cluster:
         self.agents: dict[str, AgentBeat] = {}  #: newest heartbeat of each
         self.held_bytes: dict[str, dict[str, int]] = {}  #: job to shard to the most that it held
         self._heard = asyncio.Condition()
+        self._incarnations: dict[str, set[str]] = {}  #: of each member that was heard
         self.bus: Bus
         self.store: Store
         self.client: Client
@@ -118,7 +119,8 @@ class Cluster:
     # --- members ------------------------------------------------------------------------------------------------------
 
     async def start(self, *members: Member) -> None:
-        """Start members in this process."""
+        """Start members in this process, and wait until they are heard."""
+        known = {member.name: len(self._incarnations.get(member.name, ())) for member in members}
         for member in members:
             assert member.name not in self._members, member.name
             bus, store = await self.backend.connect(member.name)
@@ -127,6 +129,10 @@ class Cluster:
             running = self._services[member.service](context).run(stop)
             task = asyncio.create_task(running, name=member.name)
             self._members[member.name] = _Running(task, stop, bus, store)
+        await self.until(
+            lambda: all(len(self._incarnations.get(n, ())) > count for n, count in known.items()),
+            f"word of {', '.join(known)}",
+        )
 
     async def stop(self, *names: str) -> None:
         """End members in order, as SIGTERM does."""
@@ -212,19 +218,23 @@ class Cluster:
     async def open(self) -> None:
         self.bus, self.store = await self.backend.connect("test")
         self.client = Client(self.bus, timeout_s=ANSWER_S)
-        keys = (AGENT_BEAT, SHARD_BEAT)
+        keys = (AGENT_BEAT, SHARD_BEAT, SCHEDULER_BEAT)
         queue = Queue("elps.test.members", tuple((MEMBERS, key) for key in keys))
         await self.bus.subscribe(queue, self._hear)
 
     async def _hear(self, delivery: Delivery) -> None:
-        beat = decode(delivery.body, AgentBeat | ShardBeat)  # type: ignore[arg-type]  # a union
+        beat: MemberMessage = decode(delivery.body, MemberMessage)  # type: ignore[arg-type]  # a union
+        name = "scheduler"
         async with self._heard:
             if isinstance(beat, AgentBeat):
-                self.agents[beat.agent] = beat
-            else:
+                name = beat.agent
+                self.agents[name] = beat
+            elif isinstance(beat, ShardBeat):
+                name = beat.shard
                 for hosted in beat.jobs:
                     held = self.held_bytes.setdefault(hosted.job, {})
-                    held[beat.shard] = max(held.get(beat.shard, 0), hosted.bytes_held)
+                    held[name] = max(held.get(name, 0), hosted.bytes_held)
+            self._incarnations.setdefault(name, set()).add(beat.incarnation)
             self._heard.notify_all()
 
     async def until(

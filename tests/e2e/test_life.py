@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from cluster import Cluster, agent, running, scheduler, shard, size, without
-from comparing import assert_trained_as_plain_loop, plain
+from comparing import assert_equal_to_plain_loop, assert_trained_as_plain_loop, plain
 from gates import Gate, gate
 from jobs import Job
 
@@ -63,7 +63,14 @@ def regression(gate: Gate | None = None, **fields: Any) -> dict[str, Any]:
 
 async def assert_undisturbed(job: Job, cluster: Cluster) -> None:
     """It ends as if nothing had happened."""
-    await assert_trained_as_plain_loop(job, cluster.env, document=without(job.document, gate=""))
+    document = without(job.document, gate="")
+    await assert_equal_to_plain_loop(job, cluster.env, document=document)
+
+
+async def assert_recovered(job: Job, cluster: Cluster) -> None:
+    """It ends with the same values, though a part was done again."""
+    document = without(job.document, gate="")
+    await assert_trained_as_plain_loop(job, cluster.env, document=document)
 
 
 # --- at a user's wish -------------------------------------------------------------------------------------------------
@@ -296,7 +303,7 @@ async def test_jobs_go_on_from_their_checkpoints_when_everything_is_started_agai
             await cluster.crash(name)
         await it.open()
         await cluster.start(scheduler(), shard(1), shard(2), agent(1, 2), agent(2, 2))
-        await assert_undisturbed(job, cluster)
+        await assert_recovered(job, cluster)
         record = await job.record()
         assert record.progress.training_s >= before.progress.training_s
         second = [row for row in job.rows if row.term > 1]
@@ -319,7 +326,7 @@ async def test_a_lost_shard_sends_the_job_back_to_its_checkpoint_on_what_is_left
         await job.event("checkpointed", 2)
         await cluster.crash("shard-2")
         await it.open()
-        await assert_undisturbed(job, cluster)
+        await assert_recovered(job, cluster)
         reasons = [e.reason for e in job.events if e.state is JobState.QUEUED]
         assert any("shard-2" in r and "newest checkpoint" in r for r in reasons), reasons
         assert {row.term for row in job.rows} == {1, 2}
@@ -339,7 +346,7 @@ async def test_a_job_that_needs_a_lost_shard_waits_for_another_and_says_so(
         await job.until(lambda: job.states.count(JobState.QUEUED) == 2, "queueing")
         await cluster.until_reason(job, "needs 2 shards")
         await cluster.start(shard(1))
-        await assert_undisturbed(job, cluster)
+        await assert_recovered(job, cluster)
 
 
 async def test_without_workers_a_job_waits_and_goes_on_when_one_comes(cluster: Cluster) -> None:
@@ -355,3 +362,23 @@ async def test_without_workers_a_job_waits_and_goes_on_when_one_comes(cluster: C
         await assert_undisturbed(job, cluster)
         assert {row.term for row in job.rows} == {1}
         assert job.states[-2] is JobState.RUNNING
+
+
+async def test_a_job_killed_between_a_checkpoint_and_the_evaluation_of_it_evaluates_after_all(
+    cluster: Cluster,
+) -> None:
+    """Both are due at one version; the checkpoint comes first, and is all that is left."""
+    async with gate() as it:
+        document = regression(it, passes=8, checkpoint={"every": 20, "every_s": 0})
+        document["task_args"]["at"] = {"evaluate": [4]}
+        job = await cluster.submit(**document)
+        await it.asked()
+        await job.event("checkpointed")
+        assert not job.told("evaluated")
+        await cluster.crash("shard-1")
+        await cluster.start(shard(1))
+        await it.asked(2)
+        await it.open()
+        await assert_recovered(job, cluster)
+        assert {row.term for row in job.rows} == {1, 2}
+        assert next(row for row in job.rows if row.term == 2).iteration == 20

@@ -31,6 +31,7 @@ from elps.storage.checkpoints import (
 )
 from elps.storage.memory import MemoryStore
 from elps.wire.frames import Header, Kind
+from elps.worker.trainer import shards as trainer_shards
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -47,6 +48,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orders, "RETRY_S", 0.05)
     monkeypatch.setattr(keeping, "RETRY_S", 0.05)
     monkeypatch.setattr(link, "LAST_RETRY_S", 0.05)
+    monkeypatch.setattr(trainer_shards, "REACH_S", 1.0)
     monkeypatch.setattr(lead, "LAGS_S", 0.2)
     monkeypatch.setattr(lead, "UNREACHABLE_S", 0.2)
     monkeypatch.setattr(rules.Rules, "patience_s", 0.3)
@@ -241,7 +243,9 @@ def test_what_a_task_fails_with_is_the_jobs_reason(stack_of: Callable[..., Stack
     assert comes_to(stack, "failed") == "iteration 3: ZeroDivisionError"
     other.join(10)
     assert not other.is_alive()
-    assert "the job has ended" in stack.leader.hosting._jobs[JOB].lead.refusal("job-w3")  # type: ignore[union-attr,arg-type]
+    late = stack.trainer(message, 3)
+    late.join(10)
+    assert "the job has ended" in late.ended
 
 
 # --- links ------------------------------------------------------------------------------------------------------------

@@ -109,6 +109,22 @@ def test_up_starts_dead_services_again_and_ends_what_they_left(bench: Bench) -> 
     assert is_alive(trainer)
 
 
+def test_what_dies_while_up_is_at_work_is_started_again(bench: Bench) -> None:
+    """A process that was killed a moment ago may look alive when `up` begins."""
+    dying = bench.stack.up(workers=1, shards=1).services["shard-1"]
+
+    def say(text: str) -> None:
+        bench.said.append(text)
+        if text.startswith("starting agent-2"):
+            os.kill(dying.pid, signal.SIGKILL)
+
+    bench.stack.say = say
+    record = bench.stack.up(workers=2, shards=1)
+    assert record.services["shard-1"] != dying
+    assert all(map(is_alive, record.services.values()))
+    assert "shard-1 ended only now" in bench.said
+
+
 def test_a_service_that_ends_at_once_is_named_with_its_log_and_nothing_stays(bench: Bench) -> None:
     (bench.services / "fail-shard-2").touch()
     with pytest.raises(SetupError, match=r"shard-2: ended by itself[^~]*never going to work"):

@@ -97,6 +97,16 @@ async def test_pause_and_resume(stack: Stack) -> None:
     assert (await stack.record("one")).terms == 2
 
 
+async def test_a_pause_is_reached_though_the_leader_can_only_wait(stack: Stack) -> None:
+    await stack.submit("one")
+    await stack.reached("one", JobState.RUNNING)
+    stack.shard.ended[JobId("one")] = ("waiting", "no worker is ready")
+    await stack.reached("one", JobState.WAITING)
+    assert (await stack.ask("pause", job="one")).ok
+    await stack.reached("one", JobState.PAUSED)
+    assert "from the checkpoint of iteration 1" in (await stack.record("one")).reason
+
+
 async def test_suspend_answers_when_everything_is_checkpointed(stack: Stack) -> None:
     await stack.submit("one")
     await stack.reached("one", JobState.RUNNING)

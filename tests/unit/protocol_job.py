@@ -113,7 +113,7 @@ class PlainLoop:
         return {name: total / samples for name, total in sums.items()}
 
 
-def draw_job(r: random.Random, flaky: float | None = None) -> Job:
+def draw_job(r: random.Random, focus: str) -> Job:
     """Any job: granules, short last batches, batches larger than the data, more workers than granules."""
     granule = r.choice((1, 1, 1, 2, 3))
     batch = granule * r.randint(1, max(1, 8 // granule))
@@ -133,7 +133,9 @@ def draw_job(r: random.Random, flaky: float | None = None) -> Job:
         target_metric="m" if r.random() < 0.15 else None,
         target=r.choice((2.5, 3.0, 3.5)),
         target_is_maximum=r.random() < 0.5,
-        time_s=r.choice((1.0, 4.0)) if r.random() < 0.1 else None,
+        time_s=r.choice((0.5, 1.0, 4.0))
+        if r.random() < (0.6 if focus == "pauses" else 0.1)
+        else None,
         first_lease_s=r.choice((3.0, 10.0)),
         slack=3.0,
         floor_s=2.0,
@@ -151,14 +153,16 @@ def draw_job(r: random.Random, flaky: float | None = None) -> Job:
         tuple(PartitionId(p) for p in range(r.choice((1, 2, 2, 3)))),
         r.random() < 0.2,
         frozenset(bad),
-        r.choice((0.0, 0.0, 0.1, 0.3)) if flaky is None else flaky,
-        _draw_skips(r, geometry, iterations),
+        r.choice((0.0, 0.0, 0.1, 0.3)) if focus != "skips" else 0.6,
+        _draw_skips(r, geometry, iterations, 0.7 if focus == "pauses" else 0.2),
     )
 
 
-def _draw_skips(r: random.Random, geometry: Geometry, iterations: int) -> tuple[Interval, ...]:
+def _draw_skips(
+    r: random.Random, geometry: Geometry, iterations: int, chance: float
+) -> tuple[Interval, ...]:
     """Some parts of some iterations, some of them whole."""
-    if r.random() < 0.8:
+    if r.random() >= chance:
         return ()
     skips = []
     for t in range(iterations):

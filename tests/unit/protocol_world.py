@@ -53,7 +53,7 @@ class World:
         self._part, self.clock = part, clock
         drawn = r.choice(FOCUSES)
         self.focus = focus or drawn
-        self.job = draw_job(r, flaky=0.6 if self.focus == "skips" else None)
+        self.job = draw_job(r, self.focus)
         self.net = Net(r)
         self.now = 0.0
         self.trouble = self.focus != "all" or r.random() < 0.85  #: whether anything ever fails
@@ -71,6 +71,9 @@ class World:
         for _ in range(r.randint(1, 4)):
             self._join()
         self._draw_actions()
+        if self.focus == "calls":
+            for shard in self.shards.values():
+                shard.from_leader.slow = True
 
     def part(self, epoch: Epoch, skips: tuple[Interval, ...]) -> Part:
         return self._part(epoch, self.job.geometry, skips)
@@ -115,7 +118,7 @@ class World:
             case "skips":
                 return (self._cut_in_push, self._flap_link, self._join)
             case "calls":
-                return (self._cut_some_lease, self._flap_link, self._kill)
+                return (self._cut_some_lease, self._flap_link, self._hang)
             case "hangs":
                 return (self._hang_in_push, self._hang, self._tick)
             case "pauses":
@@ -144,8 +147,9 @@ class World:
 
     def _cut_some_lease(self) -> None:
         """A worker is believed dead and goes on: a zombie."""
-        if trainer := self._any(self._living()):
-            self.cut_lease(trainer)
+        living = self._living()
+        if len(living) > (self.focus == "calls"):
+            self.cut_lease(self._any(living))
 
     def _cut_in_push(self) -> None:
         """A zombie whose gradient has reached some partitions."""
@@ -260,7 +264,11 @@ class World:
         for _ in range(events):
             if self.ended:
                 return
-            if random_() < self.rate or not deliver():
+            if random_() < self.rate:
+                self.r.choices(self.actions, self.weights)[0]()
+            elif not deliver():
+                if random_() < 0.2:
+                    return  # failures stop just when everybody waits
                 self.r.choices(self.actions, self.weights)[0]()
 
     def _heal(self) -> None:
@@ -366,7 +374,7 @@ def main(arguments: list[str]) -> int:
             print("\n".join(world.net.trace))
             print(world.job)
         return 0
-    bad = [(s, why) for s in range(first, first + count) if (why := verdict(s, **how))]
+    bad = [(s, why) for s in range(first, first + count) if (why := verdict(s, thorough=True, **how))]
     print(f"{len(bad)} bad of {count}: {bad[:5]}")
     return bool(bad)
 

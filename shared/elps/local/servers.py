@@ -141,11 +141,13 @@ class Servers:
     def launch(self, keep: Callable[[], None]) -> None:
         """Start those that do not run, calling `keep` after each so that it is on record."""
         if self.store is not None and not self.store.alive:
+            self._told.discard("redis")
             self.record.store = self.store.launch()
             self.say(f"starting redis on port {self.store.port}")
             keep()
         if self.broker is not None and not self.broker.alive:
             self.broker.end_port_mapper()
+            self._told.discard("rabbitmq")
             self.record.broker = self.broker.launch()
             self.say(f"starting rabbitmq on port {self.broker.ports.amqp} (about 10 s)")
             keep()

@@ -20,7 +20,7 @@ from elps.local.ports import Reservations
 from elps.local.processes import Handle, is_alive
 from elps.local.record import StackRecord, new_record, read_record, write_record
 from elps.local.servers import Servers, choose_addresses
-from elps.local.services import Programs, environment, names, number_of
+from elps.local.services import AGENT, SHARD, Programs, environment, kind_of, names, number_of
 from elps.local.suspend import suspend_jobs
 
 Say = Callable[[str], None]
@@ -77,8 +77,9 @@ class Stack:
             servers.prepare()
             record.running, record.boot_id = True, processes.boot_id()
             try:
-                self._start(record, servers, names(workers, shards))
-                self._await_healthy(record, servers, names(workers, shards), began + timeout_s)
+                wanted = names(workers, shards)
+                self._start(record, servers, wanted)
+                self._await_healthy(record, servers, wanted, before, began + timeout_s)
             except BaseException:
                 self.say("that did not work: ending what was started")
                 self._undo(record, before)
@@ -140,18 +141,19 @@ class Stack:
             self.say(f"starting {', '.join(started)}")
 
     def _await_healthy(
-        self, record: StackRecord, servers: Servers, wanted: list[str], deadline: float
+        self,
+        record: StackRecord,
+        servers: Servers,
+        wanted: list[str],
+        before: dict[str, Handle],
+        deadline: float,
     ) -> None:
-        expected = {name: record.services[name] for name in wanted}
         token = self.env.get("ELPS_TOKEN")
         while True:
-            servers.check_alive()
-            for name, handle in expected.items():
-                if not is_alive(handle):
-                    raise SetupError(self._why(name, "ended by itself"))
+            self._look_after(record, servers, wanted, before)
             missing = servers.missing()
             if not missing:
-                pids = {name: handle.pid for name, handle in expected.items()}
+                pids = {name: record.services[name].pid for name in wanted}
                 missing = health.ask(record.monitor_url, token).missing(pids)
             if not missing:
                 return
@@ -164,6 +166,24 @@ class Stack:
                     + self._why(first, "not healthy")
                 )
             time.sleep(ASK_EVERY_S)
+
+    def _look_after(
+        self, record: StackRecord, servers: Servers, wanted: list[str], before: dict[str, Handle]
+    ) -> None:
+        """Raise when something that was started here has ended.
+
+        What ran before may have been dying of a crash when it was looked at: it is taken out of `before` and started.
+        """
+        died = [name for name, handle in before.items() if not is_alive(handle)]
+        for name in died:
+            del before[name]
+        if died:
+            self.say(f"{', '.join(died)} ended only now")
+            self._start(record, servers, wanted)
+        servers.check_alive()
+        for name in wanted:
+            if not is_alive(record.services[name]):
+                raise SetupError(self._why(name, "ended by itself"))
 
     def _why(self, name: str, what: str) -> str:
         name = {"broker": "rabbitmq", "store": "redis"}.get(name, name)
@@ -198,10 +218,13 @@ class Stack:
         surplus = sorted(
             set(record.services) - set(wanted), key=lambda name: (-number_of(name), name)
         )
-        leaving = [record.services[name] for name in surplus if is_alive(record.services[name])]
-        if leaving:
-            self.say(f"sending away {', '.join(handle.name for handle in leaving)}")
-            self._end_services(leaving, DRAIN_S)
+        living = [record.services[name] for name in surplus if is_alive(record.services[name])]
+        # Shards first: their jobs are checkpointed at the end of an iteration, which still needs its workers.
+        for kind in (SHARD, AGENT):
+            leaving = [handle for handle in living if kind_of(handle.name) == kind]
+            if leaving:
+                self.say(f"sending away {', '.join(handle.name for handle in leaving)}")
+                self._end_services(leaving, DRAIN_S)
         for name in surplus:
             del record.services[name]
         write_record(self.home, record)

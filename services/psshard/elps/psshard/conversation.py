@@ -49,6 +49,14 @@ class Leader(Protocol):
         """The job cannot go on."""
 
 
+def has_values(clock: Clock) -> bool:
+    """Whether every partition has its first values, so that trainers may be lent work.
+
+    Not whether their gate is announced: that waits for an evaluation of them, for which trainers are needed.
+    """
+    return min(clock.held.values()) >= clock.start
+
+
 class Conversation:
     """A trainer connects, opens task and data, says it is ready; it is told the map, and admitted once the
     values are there.
@@ -171,7 +179,7 @@ class Conversation:
             clock, epoch, trainers = lead.clock, lead.epoch, lead.trainers
             if clock is None or trainers.get(link.worker) is not link:
                 return
-            held = clock.gate >= clock.start
+            held = has_values(clock)
             initialise = lead.origin.manifest is None and not held and trainers.initialiser is None
             if initialise:
                 trainers.initialiser = link.worker
@@ -190,7 +198,7 @@ class Conversation:
         with lead.lock:
             clock, epoch, who = lead.clock, lead.epoch, lead.trainers.initialiser
             link = lead.trainers.get(who) if who is not None else None
-            lacks = clock is not None and clock.gate < clock.start
+            lacks = clock is not None and not has_values(clock)
         if link is not None and lacks:
             link.tell(Header(Kind.INITIALISE, epoch))
 
@@ -199,7 +207,7 @@ class Conversation:
         lead = self._lead
         with lead.lock:
             clock = lead.clock
-            if clock is None or epoch != lead.epoch or clock.gate < clock.start:
+            if clock is None or epoch != lead.epoch or not has_values(clock):
                 return
             waiting = [link for link in lead.trainers.ready() if not link.admitted]
         for link in waiting:

@@ -20,7 +20,7 @@ from elps.contracts.ids import JobId, ShardId, WorkerId
 from elps.contracts.messages import HostedJob, HostJob, Phase
 from elps.psshard.bridge import Bridge
 from elps.psshard.checkpointing import Collecting, manifest_of
-from elps.psshard.conversation import Conversation
+from elps.psshard.conversation import Conversation, has_values
 from elps.psshard.core import commands as do
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command
@@ -460,7 +460,7 @@ class Lead:
         if clock is None:
             store = self._keeper.trouble or "waiting for the store"
             return "loading", "waiting for a trainer to be ready" if self.origin.known else store
-        if clock.gate < clock.start:
+        if not has_values(clock):
             behind = ", ".join(s for s, v in clock.held.items() if v < clock.start)
             return "loading", f"waiting for the first values on {behind}"
         if not clock.workers and clock.needs_workers:
