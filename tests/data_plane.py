@@ -219,9 +219,9 @@ class Shard:
         self.member = Member(doc)
         self.partitions = partitions
         self.member.assign(EPOCH, assignment(partitions, **fields))
-        self.member.report = self._reported
+        self.member.report_always_to(self._reported)
         self.version = -1
-        self.listener = Listener("127.0.0.1", 0, lambda hello: SECRET, self._serve)
+        self.listener = Listener("127.0.0.1", 0, lambda _: SECRET, lambda _: None, self._serve)
 
     def begin(self) -> None:
         """Zeros for values, and every gate open."""

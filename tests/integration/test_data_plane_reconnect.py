@@ -173,7 +173,7 @@ def test_a_shard_that_stops_reading_holds_up_its_trainer_for_a_bounded_time_and_
     def serve(connection: Connection, hello: Hello) -> None:
         stop.wait(30)
 
-    listener = Listener("127.0.0.1", 0, lambda hello: SECRET, serve)
+    listener = Listener("127.0.0.1", 0, lambda _: SECRET, lambda _: None, serve)
     size = 16 * 1024 * 1024
     slices = cut_into([262_144] * 64)
     doc = document()
