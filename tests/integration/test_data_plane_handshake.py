@@ -338,7 +338,7 @@ def test_more_connections_than_allowed_are_closed_at_once_and_room_is_given_back
             dial("127.0.0.1", listener.port, HELLO, SECRET, peer="s")
         open_[0].close()
         assert ended.wait(5)
-        eventually(lambda: len(listener._open) == 2)
+        eventually(lambda: listener.connections == 2)
         dial("127.0.0.1", listener.port, HELLO, SECRET, peer="s").close()
     finally:
         listener.close()

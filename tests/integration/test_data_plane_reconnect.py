@@ -236,7 +236,7 @@ def test_a_trainer_that_stops_reading_costs_the_shard_one_connection_and_nobody_
             lease = Interval(4 * t, 4 * t + 4)
             assert push(good, t, lease, gradient) is Status.OK
         good.close()
-        eventually(lambda: shard.listener._count == 0, what="the end of the stuck connections")
+        eventually(lambda: shard.listener.connections == 0, what="the end of the stuck connections")
         eventually(lambda: threading.active_count() <= threads)
         for connection in stuck:
             connection.close()

@@ -428,7 +428,7 @@ def test_a_part_cut_off_at_any_byte_leaves_no_trace(shard: Shard, staged: Flag) 
         connection = by_hand(shard)
         connection.send_raw([raw[:size]])
         connection.close()
-    eventually(lambda: shard.listener._count == 0)
+    eventually(lambda: shard.listener.connections == 0)
     assert not accepted(shard)
     connection = by_hand(shard)
     for number in (0, 1):

@@ -109,7 +109,10 @@ class Connection:
         """
         piece_s = PROGRESS_S if idle_s is None else min(max(idle_s, 0.001), PROGRESS_S)
         if piece_s != self._piece_s:
-            self._timeout(socket.SO_RCVTIMEO, piece_s)
+            try:
+                self._timeout(socket.SO_RCVTIMEO, piece_s)
+            except OSError:
+                raise ConnectionEnded(f"the connection to {self.peer} is closed") from None
             self._piece_s = piece_s
         view = memoryview(self._head)
         since = time.monotonic() if idle_s is not None else 0.0

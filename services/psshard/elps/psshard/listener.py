@@ -102,6 +102,12 @@ class Listener:
             if connection is not None:
                 connection.close()
 
+    @property
+    def connections(self) -> int:
+        """Connections open now, those that are shaking hands included."""
+        with self._lock:
+            return len(self._open) + self._shaking
+
     def close(self) -> None:
         """Stop listening and end every connection."""
         self._closed.set()

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from elps.contracts.codec import loads
-from elps.contracts.errors import ElpsError, InvalidDocument, TaskError
+from elps.contracts.errors import ElpsError, InvalidDocument, ProtocolError, TaskError
 from elps.contracts.ids import PartitionId, ShardId
 from elps.contracts.messages import HostJob
 from elps.placement import place
@@ -79,6 +79,8 @@ class Origin:
                 if manifest is not None
                 else self.identity.slices(document)
             )
+            if not _tiles(slices, self.identity.read_layout().size):
+                raise ProtocolError("the checkpoint's partitions do not add up to them")
             shards = [a.shard for a in self._host.shards]
             sizes = [stop - start for _, start, stop in slices]
             placed = place(sizes, shards, current=self.placed)
@@ -113,6 +115,14 @@ class Origin:
 
     def _on(self, shard: ShardId) -> list[tuple[int, int, int]]:
         return [s for s in self.slices if self.placed[PartitionId(s[0])] == shard]
+
+
+def _tiles(slices: Sequence[tuple[int, int, int]], size: int) -> bool:
+    """Whether consecutive slices cover a vector."""
+    bounds = [0, *(stop for _, _, stop in slices)]
+    return bounds[-1] == size and all(
+        start == bound < stop for (_, start, stop), bound in zip(slices, bounds, strict=False)
+    )
 
 
 def _read_skips(data: bytes | None) -> list[Interval]:
