@@ -97,6 +97,8 @@ class Proxy:
         self.port: int = self._server.getsockname()[1]
         self.flowing = threading.Event()  #: while clear, bytes are held back
         self.flowing.set()
+        self.flowing_up = threading.Event()  #: while clear, those towards the target are
+        self.flowing_up.set()
         self.cut_up: list[
             int
         ] = []  #: bytes towards the target after which the next connections are cut
@@ -133,20 +135,29 @@ class Proxy:
     def _pair(
         self, near: socket.socket, far: socket.socket, up: int | None, down: int | None
     ) -> None:
-        back = threading.Thread(target=self._pump, args=(far, near, down), daemon=True)
+        back = threading.Thread(
+            target=self._pump, args=(far, near, down, self.flowing), daemon=True
+        )
         back.start()
-        self._pump(near, far, up)
+        self._pump(near, far, up, self.flowing_up)
         back.join()
         near.close()
         far.close()
 
-    def _pump(self, source: socket.socket, sink: socket.socket, limit: int | None) -> None:
+    def _pump(
+        self,
+        source: socket.socket,
+        sink: socket.socket,
+        limit: int | None,
+        flowing: threading.Event,
+    ) -> None:
         try:
             while limit is None or limit > 0:
                 piece = source.recv(PIECE_BYTES if limit is None else min(limit, PIECE_BYTES))
                 if not piece:
                     break
                 self.flowing.wait()
+                flowing.wait()
                 sink.sendall(piece)
                 limit = None if limit is None else limit - len(piece)
         except OSError:
@@ -168,6 +179,7 @@ class Proxy:
     def close(self) -> None:
         """Cut everything and take nothing more."""
         self.flowing.set()
+        self.flowing_up.set()
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()

@@ -18,7 +18,7 @@ import numpy as np
 from elps.contracts.epoch import Term
 from elps.contracts.errors import ElpsError
 from elps.contracts.ids import JobId, ShardId, WorkerId
-from elps.contracts.job import Batch, Checkpoint, JobDocument, Limits, Optimizer
+from elps.contracts.job import Batch, Checkpoint, JobDocument, Limits, Optimizer, Pool
 from elps.contracts.messages import (
     Address,
     DirectJob,
@@ -29,6 +29,7 @@ from elps.contracts.messages import (
     StartTrainer,
 )
 from elps.contracts.state import Progress
+from elps.optim import warm_up
 from elps.psshard.bridge import Bridge
 from elps.psshard.hosting import Hosting
 from elps.psshard.listener import Listener
@@ -62,6 +63,7 @@ def document(**fields: Any) -> JobDocument:
         "optimizer": Optimizer(name="sgd", lr=1.0),
         "checkpoint": Checkpoint(every_s=0.0),
         "limits": Limits(floor_s=30.0),
+        "shards": Pool(min=1, max=4),
     }
     return JobDocument(**(defaults | fields))
 
@@ -131,14 +133,16 @@ class Stack:
         self.hosts = [Host(n + 1, self.store) for n in range(shards)]
         self.link_ports = {h.listener.port: h.listener.port for h in self.hosts}
         self.trainers: list[FakeTrainer] = []
+        self._named: set[WorkerId] = set()
+        warm_up("float32")
 
     @property
     def leader(self) -> Host:
         """The shard that leads."""
         return self.hosts[0]
 
-    def message(self, doc: JobDocument, term: int = 1, **fields: Any) -> HostJob:
-        """What the scheduler would say."""
+    def message(self, doc: JobDocument, term: int = 1, workers: int = 1, **fields: Any) -> HostJob:
+        """What the scheduler would say; training begins when these workers are ready."""
         defaults: dict[str, Any] = {
             "job": JOB,
             "document": doc,
@@ -148,27 +152,31 @@ class Stack:
                 Address(shard=h.me, host="127.0.0.1", port=self.link_ports[h.listener.port])
                 for h in self.hosts
             ],
-            "workers": [WorkerId(f"job-w{n}") for n in range(1, 10)],
+            "workers": [WorkerId(f"job-w{n}") for n in range(1, workers + 1)],
             "progress": Progress(),
         }
         return HostJob(**(defaults | fields))
 
-    def host(self, doc: JobDocument, term: int = 1, **fields: Any) -> HostJob:
+    def host(self, doc: JobDocument, term: int = 1, workers: int = 1, **fields: Any) -> HostJob:
         """Tell every shard."""
-        message = self.message(doc, term, **fields)
+        message = self.message(doc, term, workers, **fields)
+        self._named = set(message.workers)
         for host in self.hosts:
             host.hosting.host(message)
         return message
 
     def direct(self, message: HostJob, goal: str = "run", **fields: Any) -> None:
         """The scheduler's word to the leader."""
-        defaults = {"workers": message.workers, "exits": {}} | fields
+        defaults = {"workers": sorted(self._named), "exits": {}} | fields
         self.leader.hosting.direct(
             DirectJob(job=JOB, term=message.term, goal=goal, **defaults)  # type: ignore[arg-type]
         )
 
     def trainer(self, message: HostJob, number: int, **fields: Any) -> FakeTrainer:
-        """Start one."""
+        """Start one; the leader is told that it may come."""
+        if WorkerId(f"job-w{number}") not in self._named:
+            self._named.add(WorkerId(f"job-w{number}"))
+            self.direct(message)
         real = {proxied: port for port, proxied in self.link_ports.items()}
         trainer = FakeTrainer(message, WorkerId(f"job-w{number}"), real, **fields)
         self.trainers.append(trainer)

@@ -23,7 +23,8 @@ from elps.placement import partitions
 from elps.psshard.app import SWITCH_S
 from elps.psshard.assignment import Assignment
 from elps.psshard.listener import Listener
-from elps.psshard.member import Member, Progressed, Report
+from elps.psshard.member import Member
+from elps.psshard.reports import Progressed, Report
 from elps.psshard.serving import PullConnection, PushConnection
 from elps.runtime import logs
 from elps.stream.interval import Interval

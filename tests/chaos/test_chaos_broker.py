@@ -8,7 +8,7 @@ import signal
 
 import pytest
 from realstack.site import Site
-from realstack.training import Hold, Operator, Training
+from realstack.training import Hold, Operator
 
 from elps.contracts import topology
 from elps.contracts.codec import decode
@@ -68,8 +68,7 @@ async def test_no_job_is_lost_or_doubled_by_the_end_of_the_broker(
             assert answer.ok, answer
     await running.equals_the_plain_loop()
     for document in documents:
-        training = Training(document, operator.store, operator.client.follow(str(document.id)))
-        record = await training.equals_the_plain_loop()
+        record = await operator.again(document).equals_the_plain_loop()
         assert record.terms == 1
 
     found = await operator.store.hash_all(topology.JOB_INDEX)

@@ -26,8 +26,8 @@ from elps.psshard.link_frames import (
     order_of_frame,
     report_of_frame,
 )
-from elps.psshard.member import Frozen, Missed, Progressed, Report, Trouble, Written
 from elps.psshard.orders import Order
+from elps.psshard.reports import Frozen, Missed, Progressed, Report, Trouble, Written
 from elps.stream.interval import Interval
 from elps.wire import handshake
 from elps.wire.connection import Connection

@@ -132,6 +132,7 @@ class Cluster:
         await self.until(
             lambda: all(len(self._incarnations.get(n, ())) > count for n, count in known.items()),
             f"word of {', '.join(known)}",
+            timeout_s=40.0,
         )
 
     async def stop(self, *names: str) -> None:

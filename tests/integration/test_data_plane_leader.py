@@ -15,13 +15,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from elps.contracts.epoch import Term
+from elps.contracts.epoch import Epoch, Term
 from elps.contracts.job import Batch, Checkpoint, Evaluate, JobDocument
 from elps.contracts.messages import DropJob, HostJob
 from elps.contracts.state import Progress
 from elps.contracts.topology import chunk_key, manifests_key
 from elps.psshard import keeping, lead, link, orders, serving
-from elps.psshard.core import rules
 from elps.storage.checkpoints import (
     Manifest,
     all_manifests,
@@ -51,7 +50,6 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer_shards, "REACH_S", 1.0)
     monkeypatch.setattr(lead, "LAGS_S", 0.2)
     monkeypatch.setattr(lead, "UNREACHABLE_S", 0.2)
-    monkeypatch.setattr(rules.Rules, "patience_s", 0.3)
 
 
 @pytest.fixture
@@ -105,7 +103,7 @@ def test_a_job_runs_to_its_end_exactly(
     stack_of: Callable[..., Stack], trainers: int, shards: int
 ) -> None:
     stack = stack_of(shards)
-    message = stack.host(document(evaluate=Evaluate(every=10, at_end=True)))
+    message = stack.host(document(evaluate=Evaluate(every=10, at_end=True)), workers=trainers)
     says = identity(test_samples=10)
     for n in range(trainers):
         stack.trainer(message, n + 1, says=says)
@@ -251,6 +249,20 @@ def test_what_a_task_fails_with_is_the_jobs_reason(stack_of: Callable[..., Stack
 # --- links ------------------------------------------------------------------------------------------------------------
 
 
+def member_of(host: Host) -> Member:
+    return host.hosting._jobs[JOB].member
+
+
+def part_of(host: Host) -> Part:
+    part = member_of(host)._part
+    assert part is not None
+    return part
+
+
+def epoch_of(host: Host) -> Epoch:
+    return part_of(host).epoch
+
+
 class Linked:
     """Two shards; the leader reaches the other one through a proxy, the trainers reach it without."""
 
@@ -259,6 +271,7 @@ class Linked:
         port = stack.hosts[1].listener.port
         self.proxy = Proxy(port)
         stack.link_ports[port] = self.proxy.port
+        self.holding = threading.Event()
 
     def break_for(self, seconds: float) -> None:
         self.proxy.refusing = True
@@ -266,12 +279,28 @@ class Linked:
         time.sleep(seconds)
         self.proxy.refusing = False
 
-    def held_back(self, until: Callable[[], bool], what: str) -> None:
-        """What the leader says from now on goes nowhere; once it has said it, the link is cut and comes back."""
-        eventually(until, WITHIN_S, what)
+    def hold(self, from_iteration: int) -> Callable[[int, Any], bool]:
+        """For a trainer: with this iteration in hand, what the leader says to the other shard goes nowhere.
+
+        By then the other shard knows that it may leave the iteration.
+        """
+
+        def before_push(t: int, interval: Any) -> bool:
+            if t == from_iteration and not self.holding.is_set():
+                eventually(lambda: part_of(self.stack.hosts[1]).gate >= t)
+                self.proxy.flowing_up.clear()
+                self.holding.set()
+            return False
+
+        return before_push
+
+    def restore_once(self, says: str) -> None:
+        """Wait until the leader says what it waits for; then the link is cut, and it comes back."""
+        assert self.holding.wait(WITHIN_S)
+        eventually(lambda: says in self.stack.status().reason, 6, says)
         self.proxy.refusing = True
         self.proxy.cut()
-        self.proxy.flowing.set()
+        self.proxy.flowing_up.set()
         self.proxy.refusing = False
 
 
@@ -333,8 +362,7 @@ def test_a_link_that_is_cut_again_and_again_costs_nothing_but_time(
 ) -> None:
     rng = random.Random(seed)
     bad = {rng.randrange(60) for _ in range(4)}
-    linked.stack.host(document(iterations=60, checkpoint=Checkpoint(every=4, every_s=0)))
-    message = linked.stack.message(document(iterations=60, checkpoint=Checkpoint(every=4, every_s=0)))  # fmt: skip
+    message = linked.stack.host(document(iterations=60, checkpoint=Checkpoint(every=4, every_s=0)))  # fmt: skip
     done = threading.Event()
 
     def cut() -> None:
@@ -361,47 +389,52 @@ def test_a_link_that_is_cut_again_and_again_costs_nothing_but_time(
 def test_a_freeze_lost_with_its_link_is_said_again(linked: Linked) -> None:
     stack = linked.stack
     message = stack.host(document())
-    reached, cut = threading.Event(), threading.Event()
+    hold = linked.hold(5)
 
     def bad(t: int, interval: Any) -> bool:
-        if (t, interval.lo) != (5, 40):
+        hold(t, interval)
+        return (t, interval.lo) == (5, 40)
+
+    stack.trainer(message, 1, bad=bad)
+    linked.restore_once("a skip is being decided: waiting for shard-2")
+    comes_to(stack, "finished")
+    assert [tuple(s) for s in manifests(stack)[0].skips] == [(40, 48)]
+    assert stack.status().progress.skipped_samples == 8  # type: ignore[union-attr]
+    assert (final(stack) == -29).all()  # nothing of iteration 5 was counted, so no step was taken
+
+
+def test_a_thaw_lost_with_its_link_is_said_again(linked: Linked) -> None:
+    """A part is counted already on one shard, so the skip is not granted: the interval must be accepted again."""
+    stack = linked.stack
+    message = stack.host(document())
+    tried: list[int] = []
+
+    def bad(t: int, interval: Any) -> bool:
+        if t != 5 or len(tried) == 2:
             return False
-        linked.proxy.flowing.clear()  # the freeze that follows is held back
-        reached.set()
+        tried.append(t)
+        if len(tried) == 1:  # a zombie has pushed it to the first shard alone
+            eventually(lambda: part_of(stack.hosts[0]).gate >= t)
+            member = member_of(stack.hosts[0])
+            for p in member.partitions:
+                size = (member.partition_bytes(epoch_of(stack.hosts[0]), p) or 0) // 4
+                one = np.full(size, 8, np.float32)
+                member.push(epoch_of(stack.hosts[0]), t, interval, p, one)
         return True
 
     stack.trainer(message, 1, bad=bad)
-    assert reached.wait(WITHIN_S)
-
-    def deciding() -> bool:
-        status = stack.status()
-        return "a skip is being decided: waiting for shard-2" in status.reason
-
-    linked.held_back(deciding, "the decision about a skip")
+    eventually(lambda: len(tried) == 1, WITHIN_S)
+    linked.break_for(0.3)
     comes_to(stack, "finished")
-    assert manifests(stack)[0].skips[0][0] == 40
-    assert stack.status().progress.skipped_samples == 8  # type: ignore[union-attr]
-    assert (final(stack) == -29).all()  # nothing of iteration 5 was counted, so no step was taken
-    assert not cut.is_set()
+    assert manifests(stack)[0].skips == []
+    assert (final(stack) == -30).all()
 
 
 def test_a_checkpoint_lost_with_its_link_is_said_again_or_given_up(linked: Linked) -> None:
     stack = linked.stack
     message = stack.host(document(checkpoint=Checkpoint(every=10, every_s=0)))
-    reached = threading.Event()
-
-    def hold(trainer: FakeTrainer, header: Header) -> bool:
-        if header.kind is Kind.TRAIN and header.iteration == 9 and not reached.is_set():
-            linked.proxy.flowing.clear()  # the checkpoint at version 10 is held back
-            reached.set()
-        return True
-
-    stack.trainer(message, 1, before=hold)
-    assert reached.wait(WITHIN_S)
-    linked.held_back(
-        lambda: "checkpoint of version 10 is not in the store" in stack.status().reason,
-        "the checkpoint",
-    )
+    stack.trainer(message, 1, bad=linked.hold(9))
+    linked.restore_once("checkpoint of version 10 is not in the store")
     comes_to(stack, "finished")
     assert (final(stack) == -30).all()
     assert [m.iteration for m in manifests(stack)] == [30, 20]
@@ -410,19 +443,34 @@ def test_a_checkpoint_lost_with_its_link_is_said_again_or_given_up(linked: Linke
 def test_a_gate_lost_with_its_link_is_said_again(linked: Linked) -> None:
     stack = linked.stack
     message = stack.host(document())
-    reached = threading.Event()
+    stack.trainer(message, 1, bad=linked.hold(12))
+    linked.restore_once("iteration 13 is computed: waiting for shard-2")
+    comes_to(stack, "finished")
+    assert (final(stack) == -30).all()
 
-    def hold(trainer: FakeTrainer, header: Header) -> bool:
-        if header.kind is Kind.TRAIN and header.iteration == 12 and not reached.is_set():
-            linked.proxy.flowing.clear()
-            reached.set()
+
+def test_a_call_back_lost_with_its_link_is_said_again(linked: Linked) -> None:
+    """One trainer waits at the other shard for a version that cannot come before it takes a dead one's piece."""
+    stack = linked.stack
+    message = stack.host(document(), workers=2)
+    waiting = threading.Event()
+
+    def die(trainer: FakeTrainer, header: Header) -> bool:
+        if header.kind is Kind.TRAIN and header.iteration == 12:
+            assert waiting.wait(WITHIN_S)
+            linked.proxy.flowing_up.clear()
+            linked.holding.set()
+            return False
         return True
 
-    stack.trainer(message, 1, before=hold)
-    assert reached.wait(WITHIN_S)
-    linked.held_back(
-        lambda: "waiting for shard-2" in stack.status().reason, "the wait for the other shard"
-    )
+    def wait(trainer: FakeTrainer, header: Header) -> bool:
+        if header.kind is Kind.TRAIN and header.iteration == 13:
+            waiting.set()
+        return True
+
+    stack.trainer(message, 1, before=die)
+    stack.trainer(message, 2, before=wait)
+    linked.restore_once("free")
     comes_to(stack, "finished")
     assert (final(stack) == -30).all()
 
@@ -434,18 +482,10 @@ def test_a_link_that_falls_silent_is_found_out_and_dialled_anew(
     monkeypatch.setattr(lead, "BEAT_S", 0.1)
     stack = linked.stack
     message = stack.host(document())
-    reached = threading.Event()
-
-    def hold(trainer: FakeTrainer, header: Header) -> bool:
-        if header.kind is Kind.TRAIN and header.iteration == 12 and not reached.is_set():
-            linked.proxy.flowing.clear()
-            reached.set()
-        return True
-
-    stack.trainer(message, 1, before=hold)
-    assert reached.wait(WITHIN_S)
+    stack.trainer(message, 1, bad=linked.hold(12))
+    assert linked.holding.wait(WITHIN_S)
     assert "cannot reach shard-2" in comes_to(stack, "waiting")
-    linked.proxy.flowing.set()
+    linked.proxy.flowing_up.set()
     comes_to(stack, "finished")
     assert (final(stack) == -30).all()
 

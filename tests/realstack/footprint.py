@@ -23,6 +23,7 @@ REST_S = 20.0
 LOOK_S = 0.2
 SPARE_DESCRIPTORS = 8
 """Connections to the store that a service keeps for its busiest moment. One lost with each job soon is more."""
+OF_TESTS = ("elps.reply.test.", "elps.follow.")
 DRAWN = re.compile(r"[0-9a-f]{8,}")
 """Parts of queue names that are drawn at each start."""
 
@@ -49,10 +50,10 @@ def open_descriptors(pid: int) -> int:
 
 
 async def queues(site: Site) -> Counter[str]:
-    """Names of all queues, without what is drawn; those of the test's own connection left out."""
+    """Names of all queues, without what is drawn; those of the test's own connections left out."""
     shown = await asyncio.to_thread(site.broker.control, "list_queues", "name")
     names = [name for name in shown.split() if name.startswith(("elps.", "amq."))]
-    return Counter(DRAWN.sub("*", n) for n in names if not n.startswith("elps.reply.test."))
+    return Counter(DRAWN.sub("*", name) for name in names if not name.startswith(OF_TESTS))
 
 
 async def at_rest(site: Site, store: Store, before: Footprint) -> None:

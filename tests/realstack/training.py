@@ -266,10 +266,9 @@ class Operator:
         assert reply.ok, reply
         return reply
 
-    def again(self, training: Training) -> Training:
-        """A job that somebody else has submitted, not followed."""
-        following = self.client.follow(training.id)
-        return Training(training.document, self.store, following)
+    def again(self, document: JobDocument) -> Training:
+        """A job that was submitted before, not followed."""
+        return Training(document, self.store, self.client.follow(str(document.id)))
 
     async def kill_all(self) -> None:
         """Kill what a failed test leaves behind, so that it takes nothing from the next one."""

@@ -19,7 +19,8 @@ from elps.contracts.ids import PartitionId, WorkerId
 from elps.contracts.job import Batch, Optimizer
 from elps.psshard.aside import Aside
 from elps.psshard.core.part import Advance, Verdict
-from elps.psshard.member import Frozen, Member, Missed, Progressed, Report, Written
+from elps.psshard.member import Member
+from elps.psshard.reports import Frozen, Missed, Progressed, Report, Written
 from elps.stream.interval import Interval
 from elps.wire.frames import Status
 

@@ -9,7 +9,7 @@ from elps.contracts.ids import PartitionId, ShardId
 from elps.contracts.messages import HostJob
 from elps.contracts.state import Progress
 from elps.psshard.identity import Identity
-from elps.psshard.member import Written
+from elps.psshard.reports import Written
 from elps.storage.checkpoints import Manifest, PartitionEntry, checkpoint_name
 from elps.stream.interval import Interval
 

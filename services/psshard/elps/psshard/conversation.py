@@ -16,6 +16,7 @@ from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command, Lend
 from elps.psshard.identity import Identity
 from elps.psshard.origin import Origin
+from elps.psshard.phases import has_values
 from elps.psshard.trainers import Computed, Pushed, Sums, TrainerLink, Trainers, What, read
 from elps.storage.checkpoints import Manifest
 from elps.wire.connection import Connection
@@ -47,14 +48,6 @@ class Leader(Protocol):
 
     def fail(self, reason: str) -> None:
         """The job cannot go on."""
-
-
-def has_values(clock: Clock) -> bool:
-    """Whether every partition has its first values, so that trainers may be lent work.
-
-    Not whether their gate is announced: that waits for an evaluation of them, for which trainers are needed.
-    """
-    return min(clock.held.values()) >= clock.start
 
 
 class Conversation:

@@ -20,25 +20,25 @@ from elps.contracts.ids import JobId, ShardId, WorkerId
 from elps.contracts.messages import HostedJob, HostJob, Phase
 from elps.psshard.bridge import Bridge
 from elps.psshard.checkpointing import Collecting, manifest_of
-from elps.psshard.conversation import Conversation, has_values
+from elps.psshard.conversation import Conversation
 from elps.psshard.core import commands as do
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command
 from elps.psshard.keeping import Keeper
-from elps.psshard.link import BEAT_S, RemotePeer
-from elps.psshard.member import Frozen, Missed, Progressed, Report, Trouble, Written
-from elps.psshard.orders import Order, Orders, Peer
+from elps.psshard.link import BEAT_S
+from elps.psshard.orders import Order, Orders
 from elps.psshard.origin import Origin
+from elps.psshard.peers import Peers
+from elps.psshard.phases import live_phase
 from elps.psshard.reporting import Reporter
+from elps.psshard.reports import Frozen, Missed, Progressed, Report, Trouble, Written
 from elps.psshard.trainers import Trainers
 from elps.storage.checkpoints import Manifest
 from elps.stream.interval import Interval
 from elps.wire.connection import Connection
 from elps.wire.frames import Header, Kind
-from elps.wire.handshake import Hello, Refused
+from elps.wire.handshake import Refused
 
-UNREACHABLE_S = 1.0
-"""A link that is down for longer makes the job `waiting`."""
 LAGS_S = 5.0
 """A checkpoint that is not in the store after this time is shown."""
 TICK_S = 0.1
@@ -67,24 +67,15 @@ class Lead:
         self._ended: tuple[Phase, str] | None = None  #: finished, failed or paused, with the reason
         self._pause_wanted = False
         self._conversation = Conversation(self)
-        hello = Hello(job=self.job, purpose="link", sender=me, term=host.term.number)
-        self._remote = [
-            RemotePeer(a, hello, host.secret, self.reported, self._restored, self.fail)
-            for a in host.shards
-            if a.shard != me
-        ]
-        self._peers: dict[ShardId, Peer] = {p.address.shard: p for p in self._remote}
-        self._peers[me] = orders
         self._directions: deque[Callable[[], None]] = (
             deque()
         )  #: the scheduler's word, not carried out yet
         self._nudge = threading.Event()  #: wakes the ticker
-        orders.member.report_always_to(lambda report: self.reported(me, report))
+        self._peers = Peers(host, me, orders, self.reported, self._restored, self.fail)
 
     def start(self) -> None:
         """Begin: dial the other shards, and find out where the job starts from."""
-        for peer in self._remote:
-            peer.start()
+        self._peers.start()
         self._keeper.in_background("lead", self._resolve)
         self._keeper.in_background("tick", self._tick)
 
@@ -96,8 +87,7 @@ class Lead:
             links = self.trainers.all()
         for link in links:
             link.stop(reason)
-        for peer in self._peers.values():
-            peer.close()
+        self._peers.close()
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
@@ -142,8 +132,8 @@ class Lead:
         except TaskError as error:
             self.fail(str(error))
             return
-        for shard, peer in self._peers.items():
-            peer.carry_out(epoch, assignments[shard])
+        for shard in self._peers:
+            self._peers.tell(shard, epoch, assignments[shard])
         self._conversation.greet_all()
         if self._pause_wanted:
             self.event(lambda clock, now: clock.pause(now))
@@ -229,13 +219,13 @@ class Lead:
         with self.lock:
             if self.clock is None:
                 return
-            epoch, peer = self.epoch, self._peers[shard]
+            epoch = self.epoch
             assignment = self.origin.assignment(shard, self.clock.rules.iterations)
             called = dict(self._called_back)
-        peer.carry_out(epoch, assignment)
+        self._peers.tell(shard, epoch, assignment)
         self._conversation.initialise_again()
         for worker, ticket in called.items():
-            peer.carry_out(epoch, do.CallBack(worker, ticket))
+            self._peers.tell(shard, epoch, do.CallBack(worker, ticket))
         self.event(lambda clock, now: clock.link_restored(shard, now), epoch)
 
     def _collect(self, shard: ShardId, report: Written) -> None:
@@ -345,8 +335,7 @@ class Lead:
                         self._collecting = Collecting(
                             epoch, version, self.origin.slices, self.origin.placed
                         )
-        for shard in sorted(self._peers, key=lambda s: (s == self._me, s)):
-            self._peers[shard].carry_out(epoch, order)
+        self._peers.tell_all(epoch, order)
 
     def _skip(self, interval: Interval) -> None:
         with self.lock:
@@ -424,8 +413,7 @@ class Lead:
             self.event(lambda clock, at: clock.tick(at))
             if now - beat_at >= BEAT_S:
                 beat_at = now
-                for peer in self._remote:
-                    peer.beat()
+                self._peers.beat()
                 with self.lock:
                     waiting = [t for t in self.trainers.all() if t.asking or not t.admitted]
                 for link in waiting:
@@ -436,7 +424,15 @@ class Lead:
         now = time.monotonic()
         with self.lock:
             clock = self.clock
-            phase, reason = self._ended or self._phase(clock, now)
+            phase, reason = self._ended or live_phase(
+                clock,
+                now,
+                unreachable=self._peers.out_of_reach(now),
+                store_asked=self.origin.known,
+                store_trouble=self._keeper.trouble,
+                lag=self.reporter.lag(now, LAGS_S, self._keeper.trouble),
+                pausing=self._pause_wanted,
+            )
             if clock is not None:
                 self.reporter.follow(clock, now)
             return HostedJob(
@@ -451,21 +447,3 @@ class Lead:
                 ready=self.trainers.admitted(),
                 dismissed=dict(self.trainers.dismissed),
             )
-
-    def _phase(self, clock: Clock | None, now: float) -> tuple[Phase, str]:
-        down = [p for p in self._remote if p.down_since is not None]
-        if any(now - p.down_since > UNREACHABLE_S for p in down if p.down_since is not None):
-            named = "; ".join(f"{p.address.shard}: {p.trouble}" for p in down)
-            return "waiting", f"cannot reach {named}"
-        if clock is None:
-            store = self._keeper.trouble or "waiting for the store"
-            return "loading", "waiting for a trainer to be ready" if self.origin.known else store
-        if not has_values(clock):
-            behind = ", ".join(s for s, v in clock.held.items() if v < clock.start)
-            return "loading", f"waiting for the first values on {behind}"
-        if not clock.workers and clock.needs_workers:
-            return "waiting", "no worker is ready"
-        if clock.over:
-            return "waiting", self._keeper.trouble or "going back to the newest checkpoint"
-        saying = [clock.waiting_for(now), self.reporter.lag(now, LAGS_S, self._keeper.trouble)]
-        return ("pausing" if self._pause_wanted else "running"), "; ".join(filter(None, saying))

@@ -24,8 +24,8 @@ from elps.psshard.link_frames import (
     order_of_frame,
     report_of_frame,
 )
-from elps.psshard.member import Report
 from elps.psshard.orders import Order, Orders
+from elps.psshard.reports import Report
 from elps.wire.connection import Connection, ConnectionEnded
 from elps.wire.frames import Header, Kind
 from elps.wire.handshake import Hello, dial

@@ -11,8 +11,8 @@ from elps.contracts.errors import ProtocolError
 from elps.contracts.ids import PartitionId, WorkerId
 from elps.psshard.assignment import Assignment
 from elps.psshard.core import commands as do
-from elps.psshard.member import Frozen, Missed, Progressed, Report, Trouble, Written
 from elps.psshard.orders import Order
+from elps.psshard.reports import Frozen, Missed, Progressed, Report, Trouble, Written
 from elps.wire.frames import Header, Kind
 
 T = TypeVar("T")

@@ -9,7 +9,6 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,57 +18,10 @@ from elps.contracts.job import JobDocument
 from elps.psshard.aside import Aside
 from elps.psshard.assignment import Assignment
 from elps.psshard.core.part import Advance, Part, Reading, Verdict
+from elps.psshard.reports import Frozen, Missed, Progressed, Report, Written
 from elps.psshard.slab import Array, Slab
 from elps.stream.interval import Interval
 from elps.wire.frames import Status
-
-
-@dataclass(frozen=True)
-class Progressed:
-    """All partitions here hold `version`."""
-
-    epoch: Epoch
-    version: int
-
-
-@dataclass(frozen=True)
-class Frozen:
-    """Answer to a freeze."""
-
-    epoch: Epoch
-    interval: Interval
-    attempt: int
-    clean: bool
-
-
-@dataclass(frozen=True)
-class Written:
-    """Every chunk of a checkpoint is in the store. Partition to (steps, array name to digest)."""
-
-    epoch: Epoch
-    version: int
-    partitions: dict[PartitionId, tuple[int, dict[str, int]]]
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """The shard cannot do what the assignment asks."""
-
-    epoch: Epoch
-    reason: str
-    damaged: bool = False
-    """The checkpoint cannot be loaded; an older one may do."""
-
-
-@dataclass(frozen=True)
-class Missed:
-    """A checkpoint was asked for after a partition had left its version."""
-
-    epoch: Epoch
-    version: int
-
-
-Report = Progressed | Frozen | Written | Trouble | Missed
 
 
 class Member:

@@ -18,7 +18,8 @@ from elps.psshard.aside import Aside
 from elps.psshard.assignment import Assignment
 from elps.psshard.bridge import Bridge
 from elps.psshard.core import commands as do
-from elps.psshard.member import Member, Trouble
+from elps.psshard.member import Member
+from elps.psshard.reports import Trouble
 from elps.storage.checkpoints import (
     DamagedCheckpoint,
     Manifest,

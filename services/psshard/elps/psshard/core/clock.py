@@ -403,6 +403,15 @@ class Clock:
         """Training time over all terms."""
         return self._trained_before + (now - self._begun if self._begun is not None else 0.0)
 
+    @property
+    def begun(self) -> bool:
+        """Whether leases have been lent."""
+        return self._begun is not None
+
+    def quiet_s(self, now: float) -> float:
+        """Since when no version has become complete, s."""
+        return now - self._deadlines.moved_at
+
     def waiting_for(self, now: float) -> str:
         """Who is waited for, for people; empty while nothing is."""
         if not self.needs_workers and self._saving.writing is not None:

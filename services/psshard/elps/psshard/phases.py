@@ -1,0 +1,49 @@
+"""What a leader's job is doing, in a word and a reason for people."""
+
+from __future__ import annotations
+
+from elps.contracts.messages import Phase
+from elps.psshard.core.clock import Clock
+
+QUIET_S = 1.0
+"""A wait that lasts longer is told, with whom it is for."""
+
+
+def has_values(clock: Clock) -> bool:
+    """Whether every partition has its first values, so that trainers may be lent work.
+
+    Not whether their gate is announced: that waits for an evaluation of them, for which trainers are needed.
+    """
+    return min(clock.held.values()) >= clock.start
+
+
+def live_phase(
+    clock: Clock | None,
+    now: float,
+    *,
+    unreachable: str,
+    store_asked: bool,
+    store_trouble: str,
+    lag: str,
+    pausing: bool,
+) -> tuple[Phase, str]:
+    """Phase and reason of a job that has not ended; `now` is monotonic seconds.
+
+    An empty reason means that training goes on as it should.
+    """
+    if unreachable:
+        return "waiting", f"cannot reach {unreachable}"
+    if clock is None:
+        store = store_trouble or "waiting for the store"
+        return "loading", "waiting for a trainer to be ready" if store_asked else store
+    if not has_values(clock):
+        behind = ", ".join(s for s, v in clock.held.items() if v < clock.start)
+        return "loading", f"waiting for the first values on {behind}"
+    if not clock.workers and clock.needs_workers:
+        return "waiting", "no worker is ready"
+    if clock.over:
+        return "waiting", store_trouble or "going back to the newest checkpoint"
+    if not clock.begun:
+        return "loading", clock.waiting_for(now)
+    quiet = clock.waiting_for(now) if clock.quiet_s(now) > QUIET_S else ""
+    return ("pausing" if pausing else "running"), "; ".join(filter(None, (quiet, lag)))

@@ -1,0 +1,57 @@
+"""What a shard tells the leader of a job about its share in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from elps.contracts.epoch import Epoch
+from elps.contracts.ids import PartitionId
+from elps.stream.interval import Interval
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """All partitions here hold `version`."""
+
+    epoch: Epoch
+    version: int
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Answer to a freeze."""
+
+    epoch: Epoch
+    interval: Interval
+    attempt: int
+    clean: bool
+
+
+@dataclass(frozen=True)
+class Written:
+    """Every chunk of a checkpoint is in the store. Partition to (steps, array name to digest)."""
+
+    epoch: Epoch
+    version: int
+    partitions: dict[PartitionId, tuple[int, dict[str, int]]]
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """The shard cannot do what the assignment asks."""
+
+    epoch: Epoch
+    reason: str
+    damaged: bool = False
+    """The checkpoint cannot be loaded; an older one may do."""
+
+
+@dataclass(frozen=True)
+class Missed:
+    """A checkpoint was asked for after a partition had left its version."""
+
+    epoch: Epoch
+    version: int
+
+
+Report = Progressed | Frozen | Written | Trouble | Missed
