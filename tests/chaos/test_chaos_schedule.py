@@ -150,4 +150,3 @@ async def test_jobs_come_to_the_right_end_whatever_fails(
     except BaseException:
         print("\n".join(schedule.story))
         raise
-    print("\n".join(f"{t.id}: {(await t.record()).progress}" for t in schedule.trainings))

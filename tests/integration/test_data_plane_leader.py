@@ -20,7 +20,9 @@ from elps.contracts.job import Batch, Checkpoint, Evaluate, JobDocument
 from elps.contracts.messages import DropJob, HostJob
 from elps.contracts.state import Progress
 from elps.contracts.topology import chunk_key, manifests_key
-from elps.psshard import keeping, lead, link, orders, serving
+from elps.psshard import keeping, lead, link, orders, peers, serving
+from elps.psshard.core.part import Part
+from elps.psshard.member import Member
 from elps.storage.checkpoints import (
     Manifest,
     all_manifests,
@@ -35,7 +37,7 @@ from elps.worker.trainer import shards as trainer_shards
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from data_plane import Proxy, descriptors, eventually
-from hosted import JOB, FakeTrainer, Stack, document, identity
+from hosted import JOB, FakeTrainer, Host, Stack, document, identity
 
 T = TypeVar("T")
 WITHIN_S = 25.0
@@ -49,7 +51,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "LAST_RETRY_S", 0.05)
     monkeypatch.setattr(trainer_shards, "REACH_S", 1.0)
     monkeypatch.setattr(lead, "LAGS_S", 0.2)
-    monkeypatch.setattr(lead, "UNREACHABLE_S", 0.2)
+    monkeypatch.setattr(peers, "UNREACHABLE_S", 0.2)
 
 
 @pytest.fixture

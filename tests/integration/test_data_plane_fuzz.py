@@ -1,0 +1,223 @@
+"""Ten thousand broken frames from clients that know a job's secret, and from some that know nothing.
+
+They are aimed at one job while another one trains on the same shards. Nothing may die: the other job ends exactly, and
+threads, connections and memory come back to where they were.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elps.contracts.epoch import Epoch, Term
+from elps.contracts.errors import ElpsError
+from elps.contracts.ids import JobId, WorkerId
+from elps.contracts.job import Checkpoint
+from elps.psshard import listener as listening
+from elps.psshard import serving
+from elps.stream.interval import Interval
+from elps.wire.frames import MAX_META_BYTES, MAX_PART_BYTES, Flag, Header, Kind
+from elps.wire.handshake import Hello, dial
+from elps.worker.trainer import shards as trainer_shards
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from data_plane import descriptors, eventually, resident_bytes, running
+from hosted import JOB, SECRET, SIZE, Stack, document, identity
+
+VICTIM = JobId("victim")
+FRAMES = 10_000
+CLIENTS = 4
+PURPOSES = ("push", "pull", "link", "lease")
+WORDS: list[Any] = [
+    identity(),
+    identity(samples=-1),
+    identity(layout={"dtype": "float32", "parameters": [["w", [-5]]]}),
+    identity(layout={"dtype": "object", "parameters": []}),
+    identity(layout={"dtype": "float32", "parameters": [["w", [2**40, 2**40]]]}),
+    {"iteration": 2**70, "lo": -1, "hi": 3, "loss": "x"},
+    {"iteration": 3, "lo": 9, "hi": 3, "loss": None},
+    {"push_s": -1.0},
+    {"push_s": 1e300},
+    {"sums": {"loss": None}},
+    {"sums": []},
+    {"what": 7},
+    {"worker": None},
+    {"reason": {"a": [1]}},
+    {"partitions": [[0, 0, 2**62]], "samples": 0, "batch": 0, "granule": 0},
+    {
+        "partitions": [[0, 0, 10]], "samples": 8, "batch": 8, "granule": 3, "iterations": 1, "start": 0,
+        "checkpoint": None, "skips": [],
+    },
+    {
+        "partitions": [[0, 0, 10], [7, 10, 2**19]], "samples": 8, "batch": 8, "granule": 1, "iterations": 1,
+        "start": 2**61, "checkpoint": "no such", "skips": [[5, 3], [0, 2**62]],
+    },
+    {"0": [1, {"values": 2}]},
+    {"x": []},
+    {},
+]  # fmt: skip
+
+
+def a_number(rng: random.Random) -> int:
+    return rng.choice([0, 0, 1, 2, 3, 7, 8, 30, 2**31, 2**32 - 1, 2**62, 2**64 - 1, rng.getrandbits(64)])  # fmt: skip
+
+
+def an_epoch(rng: random.Random, term: Term) -> Epoch:
+    terms = [term, term, term, Term(term.number, 5), Term(a_number(rng), a_number(rng)), Term(0, 0)]
+    return Epoch(rng.choice(terms), rng.choice([0, 0, 0, 1, 2**32 - 1]))
+
+
+def an_interval(rng: random.Random) -> Interval:
+    if rng.random() < 0.7:
+        t = rng.randrange(4)
+        return Interval(8 * t + rng.randrange(5), 8 * t + rng.randrange(5, 9))
+    pair = sorted((a_number(rng), a_number(rng)))
+    return Interval(*pair)
+
+
+def a_frame(rng: random.Random, term: Term) -> bytes:
+    """Well-formed and hostile; or that with some bits changed; or no frame at all."""
+    kinds = [k for k in Kind if k is not Kind.FAILED]  # that one ends the job, as it shall
+    meta = b""
+    if rng.random() < 0.5:
+        import orjson
+
+        try:
+            meta = orjson.dumps(rng.choice(WORDS))
+        except TypeError:  # numbers of more than 64 bits
+            meta = b'{"iteration": 1180591620717411303424, "lo": 0, "hi": 1, "loss": 1e999}'
+        if rng.random() < 0.2:
+            meta = rng.randbytes(rng.randrange(40))
+    body = bytes(rng.choice([0, 0, 4, 10, 160_000, 1000]))
+    header = Header(
+        rng.choice(kinds),
+        an_epoch(rng, term),
+        Flag(rng.randrange(4)),
+        rng.randrange(256),
+        rng.choice([0, 1, 2, 2**32 - 1]),
+        rng.choice([rng.randrange(5), a_number(rng)]),
+        an_interval(rng),
+        a_number(rng),
+        len(meta) if rng.random() < 0.97 else rng.randrange(MAX_META_BYTES),
+        len(body) if rng.random() < 0.97 else rng.randrange(MAX_PART_BYTES),
+    )
+    frame = bytearray(header.pack() + meta + body)
+    form = rng.random()
+    if form < 0.15:
+        for _ in range(rng.randint(1, 4)):
+            frame[rng.randrange(72)] ^= 1 << rng.randrange(8)
+    elif form < 0.25:
+        frame = bytearray(rng.randbytes(rng.randrange(1, 300)))
+    elif form < 0.35:
+        del frame[rng.randrange(1, len(frame)) :]
+    return bytes(frame)
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Errors that the listener did not expect of a connection: each is a fault of ours."""
+    seen: list[str] = []
+
+    class Log:
+        """Stands for the listener's log."""
+
+        def exception(self, event: str, **fields: Any) -> None:
+            seen.append(f"{event} {fields} {sys.exc_info()[1]!r}")
+
+        def __getattr__(self, name: str) -> Callable[..., None]:
+            return lambda *_, **__: None
+
+    monkeypatch.setattr(listening, "log", Log())
+    return iter([seen]).__next__()  # type: ignore[return-value]
+
+
+def test_ten_thousand_broken_frames_harm_nobody_else(
+    faults: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "PULL_WAIT_S", 0.1)
+    monkeypatch.setattr(serving, "ASSIGN_WAIT_S", 0.2)
+    monkeypatch.setattr(trainer_shards, "REACH_S", 2.0)
+    seed = 20
+    print(f"seed {seed}")
+    stack = Stack(2)
+    threads = threading.active_count()
+    good = stack.host(
+        document(iterations=2000, checkpoint=Checkpoint(every=100, every_s=0)), workers=2
+    )
+    victim = stack.message(
+        document(id=VICTIM, iterations=10_000),
+        job=VICTIM,
+        workers=4,
+    )
+    for host in stack.hosts:
+        host.hosting.host(victim)
+    trainers = [stack.trainer(good, n) for n in (1, 2)]
+    eventually(lambda: [j.phase for j in stack.leader.hosting.status()][0] == "running")
+    files, memory = descriptors(), resident_bytes()
+    sent = [0] * CLIENTS
+
+    def attack(me: int) -> None:
+        rng = random.Random(f"{seed} {me}")
+        while sent[me] < FRAMES // CLIENTS:
+            host = rng.choice(stack.hosts)
+            purpose: Any = rng.choice(PURPOSES)
+            sender = rng.choice(["job-w1", "job-w2", "shard-1", "☃" * 300, ""])
+            hello = Hello(job=VICTIM, purpose=purpose, sender=sender, term=victim.term.number)
+            try:
+                if rng.random() < 0.1:  # one that knows nothing
+                    with socket.create_connection(("127.0.0.1", host.listener.port), 5) as stranger:
+                        stranger.sendall(rng.randbytes(rng.randrange(200)))
+                    continue
+                connection = dial("127.0.0.1", host.listener.port, hello, SECRET, peer="victim")
+            except (ElpsError, OSError):
+                continue
+            try:
+                for _ in range(rng.randint(1, 40)):
+                    connection.send_raw([a_frame(rng, victim.term)])
+                    sent[me] += 1
+            except ElpsError:
+                pass  # it has had enough
+            finally:
+                connection.close()
+
+    most = 0
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not done.wait(0.02):
+            most = max(most, threading.active_count())
+            for host in stack.hosts:
+                host.hosting.status()
+
+    try:
+        with running(watch):
+            with running(*(lambda n=n: attack(n) for n in range(CLIENTS))):
+                pass
+            done.set()
+        assert sum(sent) >= FRAMES
+        assert faults == []
+        for trainer in trainers:
+            trainer.join(30)
+            assert "all iterations are done" in trainer.ended
+        first = stack.leader.hosting.status()[0]
+        assert (first.job, first.phase) == (JOB, "finished")
+        eventually(lambda: all(h.listener.connections <= 1 for h in stack.hosts))  # the links stay
+        # a connection may live on for a moment after its client: it waits for an assignment, a version, a store
+        assert most < threads + 300
+        eventually(lambda: threading.active_count() <= threads + 12, 15)
+        eventually(lambda: descriptors() <= files + 4)
+        assert resident_bytes() - memory < 100 * 1024 * 1024
+    finally:
+        stack.close()
+    assert first.progress is not None
+    assert first.progress.checkpoint == 2000
+    assert SIZE and WorkerId("x")
