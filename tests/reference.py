@@ -69,7 +69,7 @@ def run(
     total = (
         document.iterations
         if document.iterations is not None
-        else document.passes * geometry.per_pass
+        else (document.passes or 1) * geometry.per_pass
     )
     skipped = IntervalSet(skips)
     order = Order(document.seed, samples)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
+import pytest
 from realstack.site import Site
 from realstack.training import Hold, Operator
 
@@ -47,6 +48,7 @@ async def test_a_job_that_ends_while_there_is_no_scheduler_is_finished_by_the_ne
     assert record.terms == 1
 
 
+@pytest.mark.long
 async def test_a_trainer_that_dies_while_there_is_no_scheduler_is_replaced_by_the_next_one(
     site: Site, operator: Operator, rng: random.Random
 ) -> None:

@@ -40,7 +40,7 @@ async def shows_redone(site: Site, training: Training, record: JobRecord) -> Non
     assert shown.term == 2
 
 
-@pytest.mark.parametrize("victim", ["leader", "other"])
+@pytest.mark.parametrize("victim", ["leader", pytest.param("other", marks=pytest.mark.long)])
 async def test_a_job_goes_on_from_its_checkpoint_on_the_shard_that_is_left(
     site: Site, operator: Operator, rng: random.Random, victim: str
 ) -> None:
@@ -54,7 +54,7 @@ async def test_a_job_goes_on_from_its_checkpoint_on_the_shard_that_is_left(
     await site.up()
 
 
-@pytest.mark.parametrize("victim", ["leader", "other"])
+@pytest.mark.parametrize("victim", ["other", pytest.param("leader", marks=pytest.mark.long)])
 async def test_a_job_that_needs_the_dead_shard_waits_until_it_is_back(
     site: Site, operator: Operator, rng: random.Random, victim: str
 ) -> None:
@@ -70,6 +70,7 @@ async def test_a_job_that_needs_the_dead_shard_waits_until_it_is_back(
     await shows_redone(site, training, record)
 
 
+@pytest.mark.long
 async def test_a_job_without_a_checkpoint_begins_again_when_its_leader_dies(
     site: Site, operator: Operator, rng: random.Random
 ) -> None:
@@ -83,6 +84,7 @@ async def test_a_job_without_a_checkpoint_begins_again_when_its_leader_dies(
     await site.up()
 
 
+@pytest.mark.long
 async def test_both_shards_die_at_once_and_the_job_comes_back_with_them(
     site: Site, operator: Operator, rng: random.Random
 ) -> None:

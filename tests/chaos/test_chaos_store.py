@@ -17,7 +17,7 @@ from elps.contracts.state import JobState
 ENDS = {"restarted": signal.SIGTERM, "killed": signal.SIGKILL}
 
 
-@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("how", ["restarted", pytest.param("killed", marks=pytest.mark.long)])
 async def test_training_goes_on_without_the_store_and_checkpoints_catch_up(
     site: Site, operator: Operator, rng: random.Random, how: str
 ) -> None:
@@ -67,6 +67,7 @@ async def test_a_job_that_ends_without_the_store_waits_and_says_so(
     assert record.state is JobState.FINISHED
 
 
+@pytest.mark.long
 async def test_a_shard_that_dies_while_the_store_is_away_brings_the_job_back_when_both_are_there(
     site: Site, operator: Operator, rng: random.Random
 ) -> None:

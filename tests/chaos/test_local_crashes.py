@@ -22,6 +22,7 @@ REGISTERED_S = 1.5
 done so: a queue that is younger when the broker is killed never finds its leader again (seen with 3.10)."""
 
 
+@pytest.mark.long
 async def test_confirmed_messages_in_a_quorum_queue_survive_kill_minus_9_of_the_broker(
     private_broker: PrivateBroker,
 ) -> None:
@@ -68,6 +69,7 @@ def test_values_older_than_a_second_survive_kill_minus_9_of_the_store(
     assert [client.get(f"key:{n}") for n in range(MESSAGES)] == [b"%d" % n for n in range(MESSAGES)]
 
 
+@pytest.mark.long
 def test_a_killed_broker_leaves_its_port_mapper_and_stop_ends_that_too(
     private_broker: PrivateBroker,
 ) -> None:

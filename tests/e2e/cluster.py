@@ -189,7 +189,7 @@ class Cluster:
         fields["id"] = name if number == 1 else f"{name}-{number}"
         return parse_job(fields)
 
-    async def submit(self, document: JobDocument | None = None, **fields: Any) -> Job:
+    async def submit(self, document: JobDocument | None = None, /, **fields: Any) -> Job:
         """Hand in a job and follow it from the start."""
         document = document or self.document(**fields)
         job = await self.follow(document)

@@ -86,6 +86,10 @@ class Job:
             timeout_s,
         )
 
+    async def paused(self, count: int = 1) -> None:
+        """Wait until it has been paused so many times."""
+        await self.until(lambda: self.states.count(JobState.PAUSED) >= count, f"pause {count}")
+
     async def ended(self, state: JobState, timeout_s: float = LONG_S) -> JobRecord:
         """Wait for the end, which must be this one."""
         await self.until(lambda: self.states[-1:] != [] and self.states[-1].ended, "end", timeout_s)

@@ -756,6 +756,25 @@ def test_a_newer_term_ends_the_older_one_and_a_lower_one_is_never_heard_again(
         assert len(host.hosting.status()) == 1
 
 
+def test_a_leader_of_an_equal_term_that_is_not_the_shards_own_is_not_obeyed(
+    stack_of: Callable[..., Stack],
+) -> None:
+    """The store forgot its newest second and handed the number out twice."""
+    stack = stack_of(2)
+    message = stack.message(document())
+    stack.leader.hosting.host(message)
+    stack.hosts[1].hosting.host(msgspec.structs.replace(message, term=Term(1, 78)))
+    stack.trainer(message, 1)
+    eventually(lambda: "first values on shard-2" in stack.status().reason)
+    member = member_of(stack.hosts[1])
+    assert member._part is None
+    right = msgspec.structs.replace(message, term=Term(2, 1))
+    for host in stack.hosts:
+        host.hosting.host(right)
+    stack.trainer(right, 2)
+    comes_to(stack, "finished")
+
+
 def test_threads_are_bounded_and_nothing_of_a_job_is_left_when_its_shards_close() -> None:
     stack = Stack(2)
     proxies = [Linked(stack).proxy]

@@ -29,7 +29,7 @@ from protocol_net import Link, Net
 from protocol_shard import Shard
 from protocol_trainer import Trainer
 
-FOCUSES = ("all",) * 6 + ("skips", "calls", "hangs", "pauses")
+FOCUSES = ("all",) * 7 + ("skips", "calls", "hangs", "pauses", "terms")
 MAX_EVENTS = 8_000
 MAX_IDLE = 300
 """Ticks of 5 s in which nothing happens, after failures have stopped: longer than every deadline together."""
@@ -122,7 +122,9 @@ class World:
             case "hangs":
                 return (self._hang_in_push, self._hang, self._tick)
             case "pauses":
-                return (self._pause, self._resume, self._new_term)
+                return (self._pause, self._resume)
+            case "terms":
+                return (self._new_term, self._slow)
         return ()
 
     def _living(self) -> list[Trainer]:
@@ -374,7 +376,9 @@ def main(arguments: list[str]) -> int:
             print("\n".join(world.net.trace))
             print(world.job)
         return 0
-    bad = [(s, why) for s in range(first, first + count) if (why := verdict(s, thorough=True, **how))]
+    bad = [
+        (s, why) for s in range(first, first + count) if (why := verdict(s, thorough=True, **how))
+    ]
     print(f"{len(bad)} bad of {count}: {bad[:5]}")
     return bool(bad)
 

@@ -60,7 +60,7 @@ class FakeMember:
     alive: bool = True
     leaving: bool = False
     inbox: list[Any] = field(default_factory=list)
-    missed: bool = False  #: a command to it was lost: it may know less than the scheduler thinks
+    missed: bool = False  #: what reached it, or will, is not what the scheduler knows to have said
 
     def crash(self) -> None:
         self.alive, self.leaving, self.missed = False, False, False

@@ -14,7 +14,7 @@ from scheduler_fakes import SLOTS, FakeAgent, FakeShard, Hosted
 from elps.contracts.codec import decode, encode
 from elps.contracts.epoch import Term
 from elps.contracts.ids import JobId, WorkerId
-from elps.contracts.messages import JobCommand
+from elps.contracts.messages import HostJob, JobCommand, StartTrainer
 from elps.contracts.state import JobRecord, JobState
 from elps.scheduler.core.core import Core
 from elps.scheduler.core.events import (
@@ -66,6 +66,21 @@ class World:
         assert records == list(self.store.values())
         self.core, self.shadow = Core(records, self.now), Core(reversed(records), self.now)
         self.asked.clear()
+        for member in self.members():
+            member.missed |= any(self.forgotten(message) for message in member.inbox)
+
+    def forgotten(self, message: Any) -> bool:
+        """Whether an order on its way begins something that the records do not know, since it was taken back.
+
+        A scheduler that starts now cannot hear of it before it is obeyed, and may give the slot to another job. An
+        agent refuses what is too much; the heartbeat after it shows the rest, which is then ended.
+        """
+        if not isinstance(message, HostJob | StartTrainer):
+            return False
+        allocation = self.store[message.job].allocation
+        if allocation is None or allocation.term != message.term:
+            return True
+        return isinstance(message, StartTrainer) and message.worker not in allocation.workers
 
     def feed(self, event: Event) -> None:
         before = self.core.book.claims()

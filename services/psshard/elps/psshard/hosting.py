@@ -67,7 +67,7 @@ class Hosted:
                 case "pull":
                     PullConnection(connection, self.member, WorkerId(hello.sender)).serve()
                 case "link":
-                    serve_link(connection, self.orders)
+                    serve_link(connection, self.orders, self.host.term)
                 case "lease":
                     if self.lead is None:
                         raise ProtocolError(f"{hello.sender} asked a shard that does not lead")

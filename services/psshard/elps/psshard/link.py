@@ -14,8 +14,8 @@ from typing import Any
 
 import structlog
 
-from elps.contracts.epoch import Epoch
-from elps.contracts.errors import ElpsError
+from elps.contracts.epoch import Epoch, Term
+from elps.contracts.errors import ElpsError, ProtocolError
 from elps.contracts.ids import ShardId
 from elps.contracts.messages import Address
 from elps.psshard.link_frames import (
@@ -68,6 +68,7 @@ class RemotePeer:
     def _run(self) -> None:
         retry_s = FIRST_RETRY_S
         while not self._closed.is_set():
+            began = time.monotonic()
             try:
                 connection = dial(
                     self.address.host,
@@ -78,33 +79,39 @@ class RemotePeer:
                 )
             except ElpsError as error:
                 self.trouble = str(error)
-                self._closed.wait(retry_s)
-                retry_s = min(retry_s * 2, LAST_RETRY_S)
-                continue
-            self._connection, self.down_since, retry_s = connection, None, FIRST_RETRY_S
-            if self._closed.is_set():  # meanwhile: `close` may not have seen this connection
-                connection.close()
-            try:
-                self._restored(self.address.shard)
-                self._read(connection)
-            except (ElpsError, TimeoutError) as error:
-                self.trouble = str(error)
-            except Exception as error:
-                # A fault of ours. Without this thread the job would wait for ever.
-                log.exception("link_failed", job=self._hello.job, shard=self.address.shard)
-                self._closed.set()
-                name = type(error).__name__
-                self._failed(f"the leader failed at {self.address.shard}: {name}: {error}")
-            finally:
-                connection.close()
-                self._connection, self.down_since = None, time.monotonic()
-                if not self._closed.is_set():
-                    log.warning(
-                        "link_lost",
-                        job=self._hello.job,
-                        shard=self.address.shard,
-                        reason=self.trouble,
-                    )
+            else:
+                self._lead_over(connection)
+                if time.monotonic() - began > LAST_RETRY_S:  # it was a link, not only a handshake
+                    retry_s = FIRST_RETRY_S
+            self._closed.wait(retry_s)
+            retry_s = min(retry_s * 2, LAST_RETRY_S)
+
+    def _lead_over(self, connection: Connection) -> None:
+        """Use a link until it ends."""
+        self._connection, self.down_since = connection, None
+        if self._closed.is_set():  # meanwhile: `close` may not have seen this connection
+            connection.close()
+        try:
+            self._restored(self.address.shard)
+            self._read(connection)
+        except (ElpsError, TimeoutError) as error:
+            self.trouble = str(error)
+        except Exception as error:
+            # A fault of ours. Without this thread the job would wait for ever.
+            log.exception("link_failed", job=self._hello.job, shard=self.address.shard)
+            self._closed.set()
+            name = type(error).__name__
+            self._failed(f"the leader failed at {self.address.shard}: {name}: {error}")
+        finally:
+            connection.close()
+            self._connection, self.down_since = None, time.monotonic()
+            if not self._closed.is_set():
+                log.warning(
+                    "link_lost",
+                    job=self._hello.job,
+                    shard=self.address.shard,
+                    reason=self.trouble,
+                )
 
     def _read(self, connection: Connection) -> None:
         while True:
@@ -138,8 +145,8 @@ class RemotePeer:
             self.trouble = str(error)
 
 
-def serve_link(connection: Connection, orders: Orders) -> None:
-    """The other shard's side: carry out what comes, send reports back, until the link ends."""
+def serve_link(connection: Connection, orders: Orders, term: Term) -> None:
+    """The other shard's side: carry out what comes under `term`, send reports back, until the link ends."""
 
     def report(what: Report) -> None:
         with contextlib.suppress(ConnectionEnded):  # the leader dials again and asks
@@ -151,5 +158,7 @@ def serve_link(connection: Connection, orders: Orders) -> None:
             order = order_of_frame(header, connection.meta(header))
             if order is None:
                 connection.send(Header(Kind.BEAT))
+            elif header.epoch.term != term:  # the handshake knows its number only
+                raise ProtocolError(f"{connection.peer} leads under another term")
             else:
                 orders.carry_out(header.epoch, order)

@@ -1,0 +1,47 @@
+"""The update protocol under random schedules, and under them again with each rule left out.
+
+A bad schedule is told message by message by ``python tests/unit/protocol_world.py SEED``.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent))
+
+from protocol_faults import FAULTS, SPARE
+from protocol_world import verdict
+
+SCHEDULES = 10_000
+CHUNK = 1_000
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("first", range(0, SCHEDULES, CHUNK))
+def test_every_schedule_ends_exactly_as_the_plain_loop(first: int) -> None:
+    bad = {
+        seed: why
+        for seed in range(first, first + CHUNK)
+        if (why := verdict(seed, thorough=True)) is not None
+    }
+    told = "python tests/unit/protocol_world.py"
+    assert not bad, "; ".join(f"{told} {seed}: {why}" for seed, why in sorted(bad.items())[:5])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_rule_that_is_left_out_is_found(name: str) -> None:
+    fault = FAULTS[name]
+    found = any(verdict(seed, **fault.how) is not None for seed in range(fault.within))
+    assert found, f"{fault.what}: nothing was wrong in {fault.within} schedules"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", SPARE)
+def test_what_is_only_there_for_clarity_changes_nothing(name: str) -> None:
+    fault = SPARE[name]
+    bad = [seed for seed in range(fault.within) if verdict(seed, **fault.how) is not None]
+    assert not bad, f"{fault.what}: it is needed after all, see schedules {bad[:5]}"
