@@ -124,7 +124,7 @@ class World:
             case "pauses":
                 return (self._pause, self._resume)
             case "terms":
-                return (self._new_term, self._slow)
+                return (self._new_term, self._cut_in_push, self._join)
         return ()
 
     def _living(self) -> list[Trainer]:

@@ -340,6 +340,19 @@ def test_suspend_answers_when_all_jobs_are_checkpointed_and_starts_nothing_more(
     assert "going down" in desk.record("late").reason
 
 
+def test_a_stack_that_was_not_taken_down_after_all_goes_on() -> None:
+    desk = Desk()
+    desk.start()
+    suspend(desk)
+    desk.shard(jobs=[desk.hosts(phase="paused")])
+    desk.shard(jobs=[])
+    desk.agent(trainers=[])
+    desk.wait(50)
+    assert desk.state() is JobState.QUEUED
+    desk.wait(20)
+    assert desk.state() is JobState.STARTING
+
+
 def test_suspend_lists_the_jobs_that_could_not_be_checkpointed_in_time() -> None:
     desk = Desk()
     desk.start(iteration=7)

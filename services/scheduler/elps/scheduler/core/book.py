@@ -116,6 +116,7 @@ class Book:
         )  #: of the newest messages of users
         self.suspended = ""  #: why nothing is started any more; empty: things are
         self.suspensions: list[Suspension] = []
+        self.suspended_until = now.mono  #: then the stack is still up, and goes on
         self.cleanup: dict[
             JobId, None
         ] = {}  #: killed jobs whose keys are to go once no shard can write any

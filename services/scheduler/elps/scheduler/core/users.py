@@ -22,6 +22,9 @@ MAX_DOCUMENT_BYTES = 256 * 1024
 DERIVED_NAME_LENGTH = 40
 DERIVED_HASH_LENGTH = 10
 
+STILL_UP_S = 60.0
+"""A stack that was to go down and is still up so long after the answer was not taken down: its jobs go on."""
+
 
 def read_submission(body: bytes, message_id: str) -> JobDocument:
     """The document of a submit message, its id filled in; `InvalidDocument` names every fault."""
@@ -173,6 +176,7 @@ def settle_suspensions(book: Book, now: Moment) -> None:
         if open_ and now.mono < suspension.deadline:
             continue
         book.suspensions.remove(suspension)
+        book.suspended_until = now.mono + STILL_UP_S
         if not open_:
             _answer(
                 book,
@@ -189,6 +193,12 @@ def settle_suspensions(book: Book, now: Moment) -> None:
         ]
         reason = f"{len(open_)} of {len(suspension.jobs)} jobs are not checkpointed"
         _answer(book, suspension.request, False, None, reason, problems)
+    if book.suspended and not book.suspensions and now.mono > book.suspended_until:
+        book.note(
+            "suspension_over",
+            reason=f"the stack is still up {STILL_UP_S:g} s after it was answered",
+        )
+        book.suspended = ""
 
 
 def _fixed_size(record: JobRecord) -> str:
