@@ -18,6 +18,11 @@ IN_A_BEAT = 10
 """Iterations of 0.03 s that can be done in one heartbeat of 0.3 s."""
 
 
+def well_after_a_checkpoint(rng: random.Random) -> int:
+    """An iteration at which there is something to lose: checkpoints are written every 20."""
+    return rng.choice([20, 40]) + rng.randrange(12, 18)
+
+
 async def parts(training: Training) -> tuple[str, str]:
     """The shard that leads the job, and the other."""
     record = await training.in_state(JobState.RUNNING)
@@ -45,7 +50,7 @@ async def test_a_job_goes_on_from_its_checkpoint_on_the_shard_that_is_left(
     site: Site, operator: Operator, rng: random.Random, victim: str
 ) -> None:
     training = await operator.submit(name=f"{victim}-dies")
-    await training.reaches(rng.randrange(25, 60))
+    await training.reaches(well_after_a_checkpoint(rng))
     leader, other = await parts(training)
     await site.kill(leader if victim == "leader" else other)
     record = await training.equals_the_plain_loop()
@@ -59,7 +64,7 @@ async def test_a_job_that_needs_the_dead_shard_waits_until_it_is_back(
     site: Site, operator: Operator, rng: random.Random, victim: str
 ) -> None:
     training = await operator.submit(name=f"{victim}-needed", shards=TWO)
-    await training.reaches(rng.randrange(25, 60))
+    await training.reaches(well_after_a_checkpoint(rng))
     leader, other = await parts(training)
     await site.kill(leader if victim == "leader" else other)
     waiting = await training.in_state(JobState.QUEUED)
@@ -91,7 +96,7 @@ async def test_both_shards_die_at_once_and_the_job_comes_back_with_them(
     training = await operator.submit(
         name="both-die", dtype="float32", optimizer={"name": "sgd", "lr": 0.5}
     )
-    await training.reaches(rng.randrange(25, 60))
+    await training.reaches(well_after_a_checkpoint(rng))
     await site.kill("shard-1", "shard-2")
     await training.in_state(JobState.QUEUED)
     await site.up()

@@ -72,7 +72,7 @@ async def test_a_shard_that_dies_while_the_store_is_away_brings_the_job_back_whe
     site: Site, operator: Operator, rng: random.Random
 ) -> None:
     training = await operator.submit(name="store-and-shard", iterations=150)
-    await training.reaches(rng.randrange(25, 60))
+    await training.reaches(rng.randrange(22, 30))
     await site.kill("redis")
     await training.rises(5)
     await site.kill(rng.choice(["shard-1", "shard-2"]))

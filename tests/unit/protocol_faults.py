@@ -11,12 +11,12 @@ from elps.contracts.ids import PartitionId, ShardId, WorkerId
 from elps.psshard.core import commands as do
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command
-from elps.psshard.core.cut import Cut, Hold, Piece
+from elps.psshard.core.cut import Cut, Hold
 from elps.psshard.core.disputes import Disputes, Outcome
 from elps.psshard.core.lending import Lending
 from elps.psshard.core.part import Advance, Part, Reading, Verdict
 from elps.stream.geometry import Geometry
-from elps.stream.interval import Interval, IntervalSet
+from elps.stream.interval import Interval
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class NoOverlapCheck(Part):
     ) -> Verdict:
         verdict = super().offer(epoch, iteration, interval, partition)
         p = self._partitions.get(partition)
-        if verdict is Verdict.HAVE_IT and p is not None and p.version == iteration:
-            if not p.advancing and not self._skips.overlaps(interval):
-                p.adding += 1
-                return Verdict.ACCEPT
+        here = verdict is Verdict.HAVE_IT and p is not None and p.version == iteration
+        if here and not p.advancing and not self._skips.overlaps(interval):
+            p.adding += 1
+            return Verdict.ACCEPT
         return verdict
 
 
@@ -112,7 +112,7 @@ def _lending(kind: type[Lending]) -> type[Clock]:
 
 def _disputes(kind: type[Disputes]) -> type[Clock]:
     def change(clock: Clock) -> None:
-        clock._disputes.__class__ = kind
+        clock._skipping._disputes.__class__ = kind
 
     return _with(change)
 
@@ -214,11 +214,12 @@ class NoHoldingBack(Clock):
 class LateCheckpoint(Clock):
     """Shards hear of a checkpoint some time after its gate."""
 
+    late: list[Command] = []  # noqa: RUF012
+
     def _take(self) -> list[Command]:
-        out = super()._take()
-        late = getattr(self, "late", [])
+        out, late = super()._take(), self.late
         self.late = [c for c in out if isinstance(c, do.WriteCheckpoint)]
-        return [c for c in out if not isinstance(c, do.WriteCheckpoint)] + late
+        return [c for c in out if c not in self.late] + late
 
 
 class AnyCheckpoint(Part):
@@ -270,61 +271,97 @@ class NoDeadlineToAsk(NoDeadline):
     kind = "nothing asked"
 
 
-def _shell(rule: str) -> dict[str, Any]:
-    return {"off": frozenset({rule})}
-
-
 FAULTS = {
-    "no-overlap": Fault("a partition accepts what overlaps", 100, {"part": NoOverlapCheck}),
-    "no-epoch": Fault("a shard takes pushes of any epoch", 1000, {"part": NoEpochCheck}),
-    "no-gate": Fault("partitions do not wait for the gate", 1000, {"part": NoGate}),
-    "no-gone": Fault("a version that was overwritten is read", 1000, {"part": NoGone}),
+    "no-overlap": Fault("a partition accepts what overlaps", 500, {"part": NoOverlapCheck}),
+    "no-epoch": Fault(
+        "a shard takes pushes of any epoch", 5_000, {"part": NoEpochCheck, "focus": "terms"}
+    ),
+    "no-gate": Fault("partitions do not wait for the gate", 2_000, {"part": NoGate}),
+    "no-gone": Fault("a version overwritten is read", 5_000, {"part": NoGone, "focus": "calls"}),
     "no-recheck": Fault(
-        "what was overwritten while it was read counts", 1000, _shell("no-recheck")
+        "what is overwritten while it is read counts",
+        10_000,
+        {"off": frozenset({"no-recheck"}), "focus": "calls"},
     ),
     "no-adding": Fault(
         "a version is written before all is added",
-        100,
-        {"part": NoAdding, **_shell("no-adding")},
+        500,
+        {"part": NoAdding, "off": frozenset({"no-adding"})},
     ),
     "no-granules": Fault(
         "cuts fall within granules",
-        100,
-        {"part": NoGranules, "clock": _lending(CutAnywhere)},
+        500,
+        {"part": NoGranules, "clock": _lending(CutAnywhere), "off": frozenset({"no-granules"})},
     ),
-    "no-half": Fault("a push cut off in the middle leaves its first part", 1000, _shell("no-half")),
-    "no-frozen": Fault("a frozen interval is accepted", 1000, {"focus": "skips", "part": NoFrozen}),
-    "new-cut": Fault("an open iteration is cut anew", 100, {"clock": _lending(NewCut)}),
-    "recut": Fault("what is lent is cut anew", 1000, {"clock": _lending(Recut)}),
-    "no-call-back": Fault("nobody is called back", 100, {"clock": _lending(NoCallBack)}),
+    "no-half": Fault(
+        "a push cut off in the middle leaves its first part",
+        5_000,
+        {"off": frozenset({"no-half"}), "focus": "hangs"},
+    ),
+    "no-frozen": Fault(
+        "a frozen interval is accepted", 10_000, {"part": NoFrozen, "focus": "skips"}
+    ),
+    "new-cut": Fault("an open iteration is cut anew", 1_000, {"clock": _lending(NewCut)}),
+    "recut": Fault("what is lent is cut anew", 2_000, {"clock": _lending(Recut)}),
+    "no-call-back": Fault("nobody is called back", 2_000, {"clock": _lending(NoCallBack)}),
     "no-second-call": Fault(
-        "a call back is not repeated", 1000, {"focus": "calls", "clock": _lending(NoSecondCallBack)}
+        "a call back that was lost is not repeated",
+        10_000,
+        {"clock": _lending(NoSecondCallBack), "focus": "calls"},
     ),
-    "grant-at-once": Fault("a skip is granted without freezing", 1000, {"clock": GrantAtOnce}),
+    "grant-at-once": Fault("a skip is granted without freezing", 2_000, {"clock": GrantAtOnce}),
     "skip-on-some": Fault(
-        "one clean shard is enough", 1000, {"focus": "skips", "clock": _disputes(SkipOnSome)}
-    ),
-    "any-attempt": Fault(
-        "an old answer to a freeze counts", 1000, {"clock": _disputes(AnyAttempt)}
+        "a skip is granted although a shard was not clean",
+        2_000,
+        {"clock": _disputes(SkipOnSome), "focus": "skips"},
     ),
     "no-second-thaw": Fault(
-        "a thaw is not repeated", 1000, {"focus": "skips", "clock": _disputes(NoSecondThaw)}
+        "a thaw that was lost is not repeated",
+        10_000,
+        {"clock": _disputes(NoSecondThaw), "focus": "skips"},
     ),
-    "no-holding-back": Fault("evaluations do not hold the gate", 1000, {"clock": NoHoldingBack}),
+    "no-holding-back": Fault(
+        "an evaluation does not hold the gate back",
+        5_000,
+        {"clock": NoHoldingBack, "focus": "hangs"},
+    ),
     "late-checkpoint": Fault(
-        "the gate is first", 1000, {"clock": LateCheckpoint, "part": AnyCheckpoint}
+        "a version that partitions have left is checkpointed",
+        500,
+        {"clock": LateCheckpoint, "part": AnyCheckpoint},
     ),
     "gate-at-the-end": Fault(
-        "a resting job is left behind", 1000, {"focus": "pauses", "clock": GateAtTheEnd}
+        "partitions go beyond the version that the job ends at",
+        5_000,
+        {"clock": GateAtTheEnd, "focus": "pauses"},
     ),
-    "no-deadline": Fault("hung workers are waited for", 1000, {"clock": NoDeadline}),
+    "no-deadline": Fault("a hung worker is waited for", 1_000, {"clock": NoDeadline}),
     "no-deadline-to-come": Fault(
-        "those called back, too", 1000, {"focus": "calls", "clock": NoDeadlineToCome}
+        "a worker that is called back and does not come is waited for",
+        5_000,
+        {"clock": NoDeadlineToCome, "focus": "calls"},
     ),
     "no-deadline-to-ask": Fault(
-        "those that never ask, too", 1000, {"focus": "hangs", "clock": NoDeadlineToAsk}
+        "a worker that asks for nothing is waited for",
+        1_000,
+        {"clock": NoDeadlineToAsk, "focus": "hangs"},
     ),
     "no-relending": Fault(
-        "a lost push is waited for", 1000, {"focus": "hangs", "clock": NoRelending}
+        "what is computed and never becomes complete is waited for",
+        5_000,
+        {"clock": NoRelending, "focus": "hangs"},
+    ),
+}
+
+SPARE = {
+    "any-attempt": Fault(
+        "an answer to an earlier freeze counts; once a shard was not clean it stays so, and its answers are in order",
+        1_000,
+        {"clock": _disputes(AnyAttempt), "focus": "skips"},
+    ),
+    "no-granule-check": Fault(
+        "a part does not check that intervals fit its geometry; no correct leader lends others",
+        300,
+        {"part": NoGranules},
     ),
 }

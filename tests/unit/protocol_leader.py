@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from protocol_job import PlainLoop, State
+from protocol_shard import Shard
+from protocol_trainer import Trainer
+
 from elps.contracts.epoch import Epoch, Term
 from elps.contracts.ids import ShardId
 from elps.psshard.core import commands as do
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command, Timing
 from elps.stream.interval import Interval
-from protocol_job import PlainLoop, State
-from protocol_shard import Shard
-from protocol_trainer import Trainer
 
 if TYPE_CHECKING:
     from protocol_world import World
@@ -38,7 +39,7 @@ class Leader:
         self.evaluated = -1
         self._plain = PlainLoop(world.job, self.skips)
 
-    # --- epochs ---------------------------------------------------------------------------------------------------------
+    # --- epochs ---------------------------------------------------------------------------------------------------
 
     def open(self, *, new_term: bool) -> None:
         """Begin the next epoch from the newest checkpoint."""
@@ -93,7 +94,7 @@ class Leader:
         self._assign(shard)
         self.event(self.epoch, lambda c: c.link_restored(shard.name, self.world.now))
 
-    # --- what trainers say ----------------------------------------------------------------------------------------------
+    # --- what trainers say ----------------------------------------------------------------------------------------
 
     def event(self, epoch: Epoch | None, call: Callable[[Clock], list[Command]]) -> None:
         """Give the clock an event of the epoch in force, and do what it commands, in order."""
@@ -132,7 +133,7 @@ class Leader:
     def pushed(self, w: Trainer, epoch: Epoch, t: int) -> None:
         self._from(w, epoch, lambda c: c.pushed(w.name, t, 0.1))
 
-    # --- what shards say ------------------------------------------------------------------------------------------------
+    # --- what shards say ------------------------------------------------------------------------------------------
 
     def progressed(self, s: ShardId, epoch: Epoch, version: int) -> None:
         self.event(epoch, lambda c: c.progressed(s, version, self.world.now))
@@ -160,7 +161,7 @@ class Leader:
             self.checkpoints[version] = states
             self.event(epoch, lambda c: c.checkpoint_written(version, self.world.now))
 
-    # --- commands -------------------------------------------------------------------------------------------------------
+    # --- commands -------------------------------------------------------------------------------------------------
 
     @property
     def plain(self) -> PlainLoop:
@@ -182,7 +183,8 @@ class Leader:
                 assert not self.resting, "nothing is lent while the job rests"
                 self.ticket = ticket
                 if kind == "train":
-                    assert world.job.geometry.fits(interval, version), command
+                    fits = world.job.geometry.fits(interval, version)
+                    assert fits or "no-granules" in world.off, command
                     self.lent.setdefault(version, set()).add(interval)
                 if worker in self.trainers:
                     trainer = self.trainers[worker]

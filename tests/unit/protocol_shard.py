@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
+
+from protocol_job import State, step
+from protocol_net import Link
 
 from elps.contracts.epoch import NO_EPOCH, Epoch, Standing, standing
 from elps.contracts.ids import PartitionId, ShardId, WorkerId
 from elps.psshard.core.part import Advance, Part, Reading, Verdict
 from elps.stream.interval import Interval
-from protocol_job import State, step
-from protocol_net import Link
 
 if TYPE_CHECKING:
     from protocol_trainer import Trainer
@@ -68,7 +70,7 @@ class Shard:
     def tell(self, call: Callable[..., None], *arguments: object) -> None:
         self.world.net.send(self.to_leader, call, self.name, self.epoch, *arguments)
 
-    # --- the leader's word ----------------------------------------------------------------------------------------------
+    # --- the leader's word ----------------------------------------------------------------------------------------
 
     def assign(
         self, epoch: Epoch, start: int, states: list[State], skips: tuple[Interval, ...]
@@ -161,7 +163,7 @@ class Shard:
         aside.stored = True
         self.tell(self.world.leader.saved, aside.version, aside.copies)
 
-    # --- gradients ------------------------------------------------------------------------------------------------------
+    # --- gradients ------------------------------------------------------------------------------------------------
 
     def push(
         self, trainer: Trainer, epoch: Epoch, t: int, interval: Interval, p: PartitionId, g: int
@@ -182,9 +184,10 @@ class Shard:
     def half_push(self, epoch: Epoch, t: int, interval: Interval, p: PartitionId, g: int) -> None:
         """A push that was cut off in the middle: nothing, unless the rule is left out."""
         part = self.part
-        if "no-half" in self.world.off and part is not None and p in part.partitions:
-            if epoch == self.epoch and part.version(p) == t and interval in part.missing(p):
-                self.slab.sums[p] += g // 2
+        if "no-half" not in self.world.off or part is None or p not in part.partitions:
+            return
+        if epoch == self.epoch and part.version(p) == t and interval in part.missing(p):
+            self.slab.sums[p] += g // 2
 
     def _add(
         self,
@@ -210,7 +213,7 @@ class Shard:
     ) -> None:
         self.world.net.send(trainer.back[self.name], trainer.acknowledged, epoch, t, interval, p)
 
-    # --- versions -------------------------------------------------------------------------------------------------------
+    # --- versions -------------------------------------------------------------------------------------------------
 
     def _advance_all(self) -> None:
         if self.part is not None:
@@ -233,7 +236,7 @@ class Shard:
     def _written(self, part: Part, slab: Slab, advance: Advance, old: tuple[int, int]) -> None:
         p = advance.partition
         slots = sorted(slab.slots[p])
-        assert all(a[0].hi <= b[0].lo for a, b in zip(slots, slots[1:], strict=False)), slots
+        assert all(a[0].hi <= b[0].lo for a, b in pairwise(slots)), slots
         total = slab.sums[p] + sum(g for _, g in slots)
         slab.sums[p], slab.slots[p] = 0, []
         state = (*old, part.steps(p))
@@ -255,7 +258,7 @@ class Shard:
             self.low = low
             self.tell(self.world.leader.progressed, low)
 
-    # --- values ---------------------------------------------------------------------------------------------------------
+    # --- values ---------------------------------------------------------------------------------------------------
 
     def pull(self, trainer: Trainer, epoch: Epoch, version: int, ticket: int) -> None:
         """Every partition at a version: it waits until it can be read, or is told to ask for a lease."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from protocol_net import Link
+
 from elps.contracts.epoch import Epoch, Standing, standing
 from elps.contracts.ids import PartitionId, ShardId, WorkerId
 from elps.psshard.core.commands import Lend, Timing
 from elps.stream.interval import Interval
-from protocol_net import Link
 
 if TYPE_CHECKING:
     from protocol_world import World
@@ -38,7 +39,7 @@ class Trainer:
     def tell(self, call: Callable[..., None], *arguments: object) -> None:
         self.world.net.send(self.to_leader, call, self, self.epoch, *arguments)
 
-    # --- the leader's word ----------------------------------------------------------------------------------------------
+    # --- the leader's word ----------------------------------------------------------------------------------------
 
     def begin(self, epoch: Epoch) -> None:
         """An epoch began: drop everything and ask."""
@@ -58,7 +59,7 @@ class Trainer:
         for s in self.world.shards:
             self._pull(s)
 
-    # --- values ---------------------------------------------------------------------------------------------------------
+    # --- values ---------------------------------------------------------------------------------------------------
 
     def _pull(self, s: ShardId) -> None:
         assert self.lease is not None
@@ -84,7 +85,7 @@ class Trainer:
         if not stale:
             self.tell(self.world.leader.asked)
 
-    # --- computing ------------------------------------------------------------------------------------------------------
+    # --- computing ------------------------------------------------------------------------------------------------
 
     def _compute(self, ticket: int) -> None:
         if self.hung:
@@ -137,7 +138,7 @@ class Trainer:
             elif self.whole and self.lease is not None:
                 self.world.net.later(self._compute, self.lease.ticket)
 
-    # --- connections ----------------------------------------------------------------------------------------------------
+    # --- connections ----------------------------------------------------------------------------------------------
 
     def reconnect(self, s: ShardId) -> None:
         """A connection to a shard is there again: pull and push what went with the one before."""

@@ -62,7 +62,6 @@ class Lead:
         self._commands: deque[tuple[Epoch, Command]] = deque()
         self._draining = False  #: a thread is executing commands
         self._keeper = Keeper(host.job, bridge, self.fail)
-        self._called_back: dict[WorkerId, int] = {}  #: said again when a link comes back
         self._collecting: Collecting | None = None
         self._ended: tuple[Phase, str] | None = None  #: finished, failed or paused, with the reason
         self._pause_wanted = False
@@ -111,7 +110,7 @@ class Lead:
             with self.lock:
                 rules = self.origin.lay_out(manifest)
                 epoch = self.epoch = Epoch(self.host.term, self.epoch.n + 1)
-                self._collecting, self._called_back = None, {}
+                self._collecting = None
                 metrics_at = manifest.metrics_iteration if manifest is not None else None
                 clock = self.clock = Clock(
                     rules,
@@ -221,11 +220,8 @@ class Lead:
                 return
             epoch = self.epoch
             assignment = self.origin.assignment(shard, self.clock.rules.iterations)
-            called = dict(self._called_back)
         self._peers.tell(shard, epoch, assignment)
         self._conversation.initialise_again()
-        for worker, ticket in called.items():
-            self._peers.tell(shard, epoch, do.CallBack(worker, ticket))
         self.event(lambda clock, now: clock.link_restored(shard, now), epoch)
 
     def _collect(self, shard: ShardId, report: Written) -> None:
@@ -319,11 +315,6 @@ class Lead:
         match order:
             case do.AnnounceGate(version) if version < 0:
                 return  # a link came up before the first values: nothing is announced yet
-            case do.CallBack(worker, ticket):
-                with self.lock:
-                    if epoch != self.epoch:
-                        return
-                    self._called_back[worker] = ticket
             case do.Grant(interval, _):
                 self._skip(interval)
             case do.WriteCheckpoint(version):

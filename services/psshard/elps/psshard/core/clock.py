@@ -4,7 +4,7 @@ Events come in with the time; commands go out, to be executed in order. The cloc
 messages show as deadlines that pass, or are said again when a link comes back (docs/protocol.md has the whole of it).
 
 Its parts decide one thing each: `Lending` who computes what, `Deadlines` who takes too long, `Deaths` what kills
-workers, `Disputes` what is skipped, `Saving` when to write a checkpoint, `Goal` how far to go, `Rows` what is reported.
+workers, `Skipping` what is skipped, `Saving` when to write a checkpoint, `Goal` how far to go, `Rows` what is reported.
 What is left here is the order between them:
 
 * A version is checkpointed before its gate is announced: after that a partition may leave it, and its optimizer state,
@@ -23,12 +23,12 @@ from elps.psshard.core.commands import Command, Timing
 from elps.psshard.core.cut import Cut, Hold
 from elps.psshard.core.deadlines import Deadlines
 from elps.psshard.core.deaths import Deaths
-from elps.psshard.core.disputes import Disputes, Outcome
 from elps.psshard.core.goal import Goal
 from elps.psshard.core.lending import Lending
 from elps.psshard.core.rows import Rows
 from elps.psshard.core.rules import LAST_WORD_S, Rules
 from elps.psshard.core.saving import Saving
+from elps.psshard.core.skipping import Skipping
 from elps.stream.interval import Interval, IntervalSet
 
 
@@ -62,13 +62,12 @@ class Clock:
         self._goal = Goal(rules.iterations)
         self._lending = Lending(rules, self._goal, self.skips, evaluated)
         self._deadlines = Deadlines(rules, now)
-        self._disputes = Disputes(self.held)
+        self._skipping = Skipping(rules, self._lending, self.skips, self.held)
         self._saving = Saving(rules, start, checkpoint, now)
         self._rows = Rows(now)
         self._trained_before = trained_s
         self._begun: float | None = None  #: when lending began
         self._ready_since: float | None = None
-        self._skipping = 0  #: iterations in a row with a skip
         self._deaths = Deaths(rules.max_deaths)
         self._out: list[Command] = []
 
@@ -181,47 +180,22 @@ class Clock:
     ) -> list[Command]:
         """A worker's gradient of a lease is not finite: freeze the interval and ask whether it may be skipped."""
         self._lending.answered(worker, iteration, interval, now)
-        piece = self._lending.lent(worker, iteration, interval)
-        if piece is not None and not self.over:
-            piece.hold = Hold.DISPUTED
-            attempt = self._disputes.begin(interval, f"{worker}: {what}")
-            self._out.append(do.Freeze(interval, attempt))
+        if not self.over:
+            self._out += self._skipping.bad(worker, iteration, interval, what)
         return self._serve(now)
 
     def freeze_answered(
         self, shard: ShardId, interval: Interval, attempt: int, clean: bool, now: float
     ) -> list[Command]:
         """A shard has frozen an interval and said whether nothing of it was accepted."""
-        outcome = self._disputes.answer(shard, interval, attempt, clean)
-        if outcome is Outcome.OPEN or self.over:
-            return self._take()
-        t = self.rules.geometry.iteration_of(interval.lo)
-        piece = self._lending.disputed(t, interval)
-        if piece is not None and outcome is Outcome.CLEAN:
-            reason = self._disputes.grant(interval)
-            self._lending.cuts[t].skip(piece)
-            self.skips.add(interval)
-            self._out.append(do.Grant(interval, reason))
-            self._out.append(do.Remark("skipped", f"samples {interval}: {reason}", iteration=t))
-            return self._serve(now)
-        reason = self._disputes.refuse(interval)
-        self._out.append(do.Thaw(interval))
-        if piece is not None:  # else a holder of an earlier lease has filled it
-            piece.tries += 1
-            if piece.tries >= self.rules.max_tries:
-                self.over = True
-                why = f"the gradient of {interval} was bad {piece.tries} times and a part of it is counted already"
-                self._out.append(do.RollBack(interval, f"{why}; {reason}"))
-            else:
-                why = f"bad gradient, a part is counted already; {reason}"
-                self._out += self._lending.free(t, piece, 1, why)
+        if not self.over:
+            self._out += self._skipping.answered(shard, interval, attempt, clean)
+            self.over = any(isinstance(c, do.RollBack) for c in self._out)
         return self._serve(now)
 
     def link_restored(self, _shard: ShardId, now: float) -> list[Command]:
         """A shard is reachable again: say again, to all, what may have been lost on the way. Repeats do no harm."""
-        self._out += [do.Thaw(i) for i in self._disputes.refused()]
-        self._out += [do.Freeze(i, attempt) for i, attempt in self._disputes.open()]
-        self._out += self._saving.again()
+        self._out += [*self._skipping.again(), *self._saving.again()]
         self._out.append(do.AnnounceGate(self.gate))
         self._out += self._lending.called_back()
         return self._serve(now)
@@ -248,13 +222,10 @@ class Clock:
 
     def _complete(self, now: float) -> None:
         cut, whole = self._lending.cuts.pop(self.t, None), self.rules.geometry.iteration(self.t)
-        skipped = sum(s.size for s in self.skips.within(whole))
+        skipped = self._skipping.complete(self.t)
         self._rows.complete(self.t, whole.size - skipped, skipped, cut or Cut([]), now)
-        self._disputes.forget(whole)
-        self._skipping = self._skipping + 1 if skipped else 0
-        if self._skipping >= self.rules.max_skipping:
-            why = "iterations in a row had samples skipped: the gradients are not finite"
-            self._fail(f"{self._skipping} {why}")
+        if why := self._skipping.hopeless:
+            self._fail(why)
         self.t += 1
         if self.rules.time_s is not None and self.trained_s(now) >= self.rules.time_s:
             reason = f"trained for {self.rules.time_s:g} s, the time set"
@@ -300,8 +271,8 @@ class Clock:
     def _next_boundary(self) -> int:
         """The first version that no partition has left or is about to leave."""
         version = self._lending.next_boundary(self.t)
-        while version <= self.gate and self.skips.covers(self.rules.geometry.iteration(version)):
-            version += 1  # nobody need be lent anything for it to be left
+        while version <= self.gate and self._skipping.leaves_nothing(version):
+            version += 1
         return version
 
     def _settle(self, now: float) -> None:
@@ -424,7 +395,7 @@ class Clock:
         behind = ", ".join(s for s, v in self.held.items() if v <= low)
         if not self._complete_everywhere:
             return f"version {self.t}: waiting for {behind}"
-        if awaited := self._disputes.awaited():
+        if awaited := self._skipping.awaited():
             return f"a skip is being decided: waiting for {', '.join(awaited)}"
         cut = self._lending.cuts.get(self.t)
         if cut is not None and cut.computed and self.gate >= self.t:
