@@ -61,6 +61,7 @@ class Clock:
         self.over = False  #: finished, failed or rolled back: nothing is decided any more
         self._goal = Goal(rules.iterations)
         self._lending = Lending(rules, self._goal, self.skips, evaluated)
+        self.workers = self._lending.workers  #: ready ones; to be read only
         self._deadlines = Deadlines(rules, now)
         self._skipping = Skipping(rules, self._lending, self.skips, self.held)
         self._saving = Saving(rules, start, checkpoint, now)
@@ -145,12 +146,12 @@ class Clock:
         if piece is not None:
             piece.hold, piece.loss = Hold.COMPUTED, loss_sum
             self._rows.computed(iteration, worker, timing)
-        return self._emit_rows()
+        return self._take()
 
     def pushed(self, worker: WorkerId, iteration: int, push_s: float) -> list[Command]:
         """Every shard has acknowledged a worker's push."""
         self._rows.pushed(iteration, worker, push_s)
-        return self._emit_rows()
+        return self._take()
 
     def evaluated(
         self, worker: WorkerId, version: int, interval: Interval, sums: dict[str, float], now: float
@@ -167,9 +168,7 @@ class Clock:
             self._lending.round, self._lending.evaluated = None, version
             metrics = current.means()
             self._out.append(do.Evaluated(version, metrics))
-            if self.rules.target_met(metrics):
-                name = self.rules.target_metric or ""
-                reached = f"{name} reached {metrics[name]:.6g}, target {self.rules.target:.6g}"
+            if reached := self.rules.reached(metrics):
                 self._goal.stop(self._next_boundary(), reached)
         return self._serve(now)
 
@@ -227,8 +226,7 @@ class Clock:
         if why := self._skipping.hopeless:
             self._fail(why)
         self.t += 1
-        if self.rules.time_s is not None and self.trained_s(now) >= self.rules.time_s:
-            reason = f"trained for {self.rules.time_s:g} s, the time set"
+        if reason := self.rules.time_is_up(self.trained_s(now)):
             self._goal.stop(self._next_boundary(), reason)
         self._saving.reached(self.t)
 
@@ -323,7 +321,7 @@ class Clock:
         self._announce()
         if not self._goal.passes(self.t):
             self._settle(now)
-        return self._emit_rows()
+        return self._take()
 
     def _may_begin(self, now: float) -> bool:
         if self._begun is None and self._ready_since is not None and self.workers:
@@ -338,20 +336,11 @@ class Clock:
             self.over = True
             self._out.append(do.Fail(reason))
 
-    def _emit_rows(self) -> list[Command]:
-        self._out += self._rows.take()
-        return self._take()
-
     def _take(self) -> list[Command]:
-        out, self._out = self._out, []
+        out, self._out = [*self._out, *self._rows.take()], []
         return out
 
     # --- reports ------------------------------------------------------------------------------------------------------
-
-    @property
-    def workers(self) -> set[WorkerId]:
-        """Those that are ready."""
-        return self._lending.workers
 
     @property
     def end(self) -> int:

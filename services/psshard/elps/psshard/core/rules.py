@@ -53,9 +53,16 @@ class Rules:
             return True
         return self.evaluate_at_end and version == end
 
-    def target_met(self, metrics: dict[str, float]) -> bool:
-        """Whether an evaluation reached the job's target."""
-        if self.target_metric is None or self.target_metric not in metrics:
-            return False
-        value = metrics[self.target_metric]
-        return value >= self.target if self.target_is_maximum else value <= self.target
+    def reached(self, metrics: dict[str, float]) -> str:
+        """How an evaluation reached the job's target, for people; empty when it did not."""
+        name = self.target_metric
+        if name is None or name not in metrics:
+            return ""
+        value = metrics[name]
+        met = value >= self.target if self.target_is_maximum else value <= self.target
+        return f"{name} reached {value:.6g}, target {self.target:.6g}" if met else ""
+
+    def time_is_up(self, trained_s: float) -> str:
+        """Why the job ends after so much training; empty while it goes on."""
+        up = self.time_s is not None and trained_s >= self.time_s
+        return f"trained for {self.time_s:g} s, the time set" if up else ""

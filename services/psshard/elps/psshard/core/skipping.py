@@ -1,4 +1,4 @@
-"""What the leader does about gradients that are not finite: it asks, skips, has computed again, or gives the job back."""
+"""What the leader does about a gradient that is not finite: asks, then skips it, has it computed again, or goes back."""
 
 from __future__ import annotations
 
