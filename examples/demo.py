@@ -18,7 +18,12 @@ ELPS = str(Path(sys.executable).with_name("elps"))
 JOBS = (
     ("digits.toml", "a perceptron reads handwritten digits", "accuracy", 0.96),
     ("breast_cancer.toml", "logistic regression tells tumours apart", "accuracy", 0.94),
-    ("user_task/ridge_waves.toml", "a task of a user's own: robust regression of a wave", "near", 0.9),
+    (
+        "user_task/ridge_waves.toml",
+        "a task of a user's own: robust regression of a wave",
+        "near",
+        0.9,
+    ),
 )
 
 
@@ -48,7 +53,9 @@ def main() -> None:
         value = json.loads(elps("show", name, "--json", show=False))["metrics"][metric]
         good = value >= least
         failed |= not good
-        print(f"{'ok ' if good else 'BAD'}  {what}: {metric} {value:.4f}, at least {least} expected")
+        print(
+            f"{'ok ' if good else 'BAD'}  {what}: {metric} {value:.4f}, at least {least} expected"
+        )
     print(
         f"""
 The stack is still up. How to go on:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,22 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 SEVERAL = ("first", "second", "third")
 ONE = {"min": 1, "max": 1}
+
+
+@pytest.fixture(scope="module")
+def running_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("jobs"))
+    yield site
+    site.stack.down()
+    assert strays(site) == []
+
+
+@pytest.fixture
+async def site(running_site: Site) -> Site:
+    """Two of each, and nothing said yet."""
+    await running_site.up(2, 2)
+    running_site.said.clear()
+    return running_site
 
 
 def strays(site: Site) -> list[str]:
@@ -34,63 +51,48 @@ async def end_of(site: Site, training: Training) -> None:
 
 
 async def test_jobs_go_on_after_down_and_up_from_the_very_iteration_at_which_they_stopped(
-    tmp_path: Path,
+    site: Site,
 ) -> None:
-    site = Site(tmp_path)
-    try:
-        await site.up(2, 2)
-        async with operating(site) as operator:
-            jobs = [await submitted(operator, name) for name in SEVERAL]
-            ended = await operator.submit(name="ended", iterations=5)
-            paused = await operator.submit(name="paused")
-            await jobs[0].reaches(20)
-            await jobs[1].reaches(10)
-            await operator.ask("pause", paused)
-            killed = await operator.submit(name="killed")
-            await operator.ask("kill", killed)
-            rows = [len(job.rows) for job in jobs]
-            assert rows[2] == 0, "it waits for its turn"
-        await site.down()
-        assert strays(site) == []
-        assert not any("not done" in line or "was killed" in line for line in site.said), site.said
-
-        await site.up()
-        for training in jobs:
-            await end_of(site, training)
-        async with operating(site) as operator:
-            for training in jobs:
-                record = await operator.again(training.document).record()
-                assert record.progress.redone_iterations == 0, training.id
-            assert (await operator.again(paused.document).record()).state is JobState.PAUSED
-            assert (await operator.again(killed.document).record()).state is JobState.KILLED
-        await end_of(site, ended)
-    finally:
-        await site.down()
+    async with operating(site) as operator:
+        jobs = [await submitted(operator, name) for name in SEVERAL]
+        ended = await operator.submit(name="ended", iterations=5)
+        paused = await operator.submit(name="paused")
+        await jobs[0].reaches(20)
+        await jobs[1].reaches(10)
+        await operator.ask("pause", paused)
+        killed = await operator.submit(name="killed")
+        await operator.ask("kill", killed)
+        assert not jobs[2].rows, "it waits for its turn"
+    await site.down()
     assert strays(site) == []
+    assert not any("not done" in line or "was killed" in line for line in site.said), site.said
+
+    await site.up()
+    for training in jobs:
+        await end_of(site, training)
+    async with operating(site) as operator:
+        for training in jobs:
+            record = await operator.again(training.document).record()
+            assert record.progress.redone_iterations == 0, training.id
+        assert (await operator.again(paused.document).record()).state is JobState.PAUSED
+        assert (await operator.again(killed.document).record()).state is JobState.KILLED
+    await end_of(site, ended)
 
 
 async def test_jobs_come_back_from_their_checkpoints_when_every_process_was_killed(
-    tmp_path: Path,
+    site: Site,
 ) -> None:
-    site = Site(tmp_path)
-    try:
-        await site.up(2, 2)
-        async with operating(site) as operator:
-            jobs = [await submitted(operator, name) for name in SEVERAL]
-            await jobs[0].event("checkpointed", 2)
-            await jobs[1].event("checkpointed", 1)
-        # What Redis has taken is on its disk a second later.
-        await asyncio.sleep(1.2)
-        await site.kill_everything()
-        await site.up()
-        for training in jobs:
-            await end_of(site, training)
-        async with operating(site) as operator:
-            records = [await operator.again(training.document).record() for training in jobs]
-            assert [record.terms for record in records] == [2, 2, 1]
-    finally:
-        await site.down()
-    assert strays(site) == []
+    async with operating(site) as operator:
+        jobs = [await submitted(operator, name) for name in SEVERAL]
+        await jobs[0].event("checkpointed", 2)
+        await jobs[1].event("checkpointed", 1)
+    await site.kill_everything()
+    await site.up()
+    for training in jobs:
+        await end_of(site, training)
+    async with operating(site) as operator:
+        records = [await operator.again(training.document).record() for training in jobs]
+        assert [record.terms for record in records] == [2, 2, 1]
 
 
 async def test_one_of_two_stacks_goes_down_and_the_other_does_not_notice(tmp_path: Path) -> None:

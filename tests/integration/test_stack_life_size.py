@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from realstack.footprint import Footprint, at_rest
@@ -16,12 +15,19 @@ from elps.local.services import names
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 
-@pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    site = Site(tmp_path)
-    await site.up(2, 2)
+@pytest.fixture(scope="module")
+def running_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("size"))
     yield site
-    await site.down()
+    site.stack.down()
+
+
+@pytest.fixture
+async def site(running_site: Site) -> Site:
+    """Two of each, and nothing said yet."""
+    await running_site.up(2, 2)
+    running_site.said.clear()
+    return running_site
 
 
 async def test_a_running_stack_takes_up_again_and_any_size_while_a_job_trains(site: Site) -> None:

@@ -89,6 +89,17 @@ class Leader:
         if self.trainers.pop(trainer.name, None) is not None:
             self.event(self.epoch, lambda c: c.worker_lost(trainer.name, cause, self.world.now))
 
+    def left(self, trainer: Trainer, _: Epoch) -> None:
+        """It says that it goes."""
+        if self.trainers.pop(trainer.name, None) is not None:
+            now = self.world.now
+            self.event(self.epoch, lambda c: c.worker_left(trainer.name, "leaves", now))
+
+    def exited(self, trainer: Trainer) -> None:
+        """Its agent saw its process end."""
+        self.trainers.pop(trainer.name, None)
+        self.event(self.epoch, lambda c: c.exit_seen(trainer.name, "signal 9", self.world.now))
+
     def link_restored(self, shard: Shard) -> None:
         shard.from_leader.up = shard.to_leader.up = True
         self._assign(shard)

@@ -92,6 +92,7 @@ class World:
             self._hang_in_push: 0.5,
             self._wake: 2.0,
             self._join: 2.0,
+            self._leave: 0.7,
             self._break_data: 2.0,
             self._restore_data: 3.0,
             self._break_link: 1.5,
@@ -147,12 +148,19 @@ class World:
             for link in trainer.out.values():
                 self.net.cut(link, self.r.randint(0, len(link.queue)))
             self.cut_lease(trainer)
+            self.net.later(self.leader.exited, trainer)
 
     def _cut_some_lease(self) -> None:
         """A worker is believed dead and goes on: a zombie."""
         living = self._living()
         if len(living) > (self.focus == "calls"):
             self.cut_lease(self._any(living))
+
+    def _leave(self) -> None:
+        """It has done what it was lent, or gives it back, and goes."""
+        if trainer := self._any([t for t in self._living() if not t.unacked and not t.hung]):
+            trainer.dead = True
+            trainer.tell(self.leader.left)
 
     def _cut_in_push(self) -> None:
         """A zombie whose gradient has reached some partitions."""

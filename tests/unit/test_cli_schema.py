@@ -4,9 +4,9 @@ import jsonschema
 import msgspec
 import pytest
 
-from elps.contracts.schema import job_schema
 from elps.contracts.codec import parse_job
 from elps.contracts.errors import InvalidDocument
+from elps.contracts.schema import job_schema
 
 
 def check(document: object) -> bool:

@@ -293,7 +293,7 @@ class Clock:
     def tick(self, now: float) -> list[Command]:
         """Time passed: look at every deadline."""
         if self.over:
-            return []
+            return self._take()
         if (verdict := self._deaths.verdict(now)) is not None:
             self._fail(verdict)
             return self._take()
@@ -392,10 +392,7 @@ class Clock:
         return self._lending.outstanding(self.t, now)
 
     def check_invariants(self, lent: Callable[[int], Iterable[Interval]]) -> None:
-        """Raise `AssertionError` if a state that cannot be has come about; for tests.
-
-        `lent(t)` is all that was ever lent of iteration t under this epoch.
-        """
+        """Raise `AssertionError` if a state that cannot be has come about. `lent(t)`: all ever lent of an iteration."""
         assert self.gate <= self.t <= self.gate + 1, (self.gate, self.t)
         if not self.over:
             self._lending.check_invariants(self.t, lent)

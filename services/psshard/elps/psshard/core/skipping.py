@@ -1,4 +1,4 @@
-"""What the leader does about a gradient that is not finite: asks, then skips it, has it computed again, or goes back."""
+"""What the leader does about a gradient that is not finite: it asks, then skips it or has it computed again."""
 
 from __future__ import annotations
 

@@ -1,0 +1,396 @@
+"""The leader's clock in single situations, each of which went wrong once or is easily got wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from elps.contracts.ids import ShardId, WorkerId
+from elps.psshard.core import commands as do
+from elps.psshard.core.clock import Clock
+from elps.psshard.core.commands import Command, Timing
+from elps.psshard.core.rules import Rules
+from elps.stream.geometry import Geometry
+from elps.stream.interval import Interval
+
+S, V = ShardId("s1"), ShardId("s2")
+A, B, C, D = (WorkerId(f"w{i}") for i in range(1, 5))
+
+
+class Game:
+    """A clock, and what it commanded."""
+
+    def __init__(self, *workers: WorkerId, start: int = 0, skips: Any = (), **rules: Any) -> None:
+        terms = {"iterations": 10, "first_lease_s": 20.0, "floor_s": 5.0} | rules
+        geometry = terms.pop("geometry", Geometry(samples=100, batch=4))
+        self.now = 0.0
+        self.clock = Clock(Rules(geometry, **terms), [S, V], start, 0.0, skips=skips)
+        self.said: list[Command] = []  #: by the newest event
+        self.all: list[Command] = []
+        self.held(start)
+        self("expect", workers)
+        for w in workers:
+            self("worker_ready", w)
+            self("asked", w)
+
+    def __call__(self, event: str, *facts: Any) -> list[Command]:
+        timed = () if event == "pushed" else (self.now,)
+        self.said = getattr(self.clock, event)(*facts, *timed)
+        self.all += self.said
+        return self.said
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [c for c in self.said if isinstance(c, kind)]
+
+    def lease(self, worker: WorkerId) -> do.Lend:
+        return next(c for c in reversed(self.all) if isinstance(c, do.Lend) and c.worker == worker)
+
+    def held(self, version: int) -> None:
+        """All shards come to a version."""
+        said = self("progressed", S, version) + self("progressed", V, version)
+        self.said = said
+
+    def compute(self, worker: WorkerId) -> None:
+        """A worker computes what it was lent, asks, and has pushed."""
+        lease = self.lease(worker)
+        self("computed", worker, lease.version, lease.interval, 1.0, Timing())
+        said = self("asked", worker)
+        self.said = said + self("pushed", worker, lease.version, 0.1)
+
+    def evaluate(self, worker: WorkerId) -> None:
+        lease = self.lease(worker)
+        assert lease.kind == "evaluate"
+        sums = {"m": float(lease.interval.size)}
+        said = self("evaluated", worker, lease.version, lease.interval, sums)
+        self.said = said + self("asked", worker)
+
+    def bad(self, worker: WorkerId) -> do.Freeze:
+        lease = self.lease(worker)
+        said = self("bad_gradient", worker, lease.version, lease.interval, "nan")
+        return next(c for c in said if isinstance(c, do.Freeze))
+
+    def answer(self, freeze: do.Freeze, *clean: bool) -> list[Command]:
+        said = []
+        for shard, answer in zip((S, V), clean, strict=True):
+            said += self("freeze_answered", shard, freeze.interval, freeze.attempt, answer)
+        return said
+
+
+# --- leases -----------------------------------------------------------------------------------------------------------
+
+
+def test_workers_get_equal_parts_of_an_iteration_and_then_of_the_next() -> None:
+    g = Game(A, B)
+    assert (g.lease(A).interval, g.lease(B).interval) == (Interval(0, 2), Interval(2, 4))
+    g.compute(A)
+    assert (g.lease(A).version, g.lease(A).interval) == (1, Interval(4, 6))
+
+
+def test_a_lost_workers_lease_is_cut_for_those_left_and_those_ahead_are_called_back() -> None:
+    g = Game(A, B, C, geometry=Geometry(samples=100, batch=6))
+    g.compute(A)
+    g.compute(B)
+    g("worker_lost", C, "gone")
+    assert g.of(do.CallBack) == [do.CallBack(A, 4), do.CallBack(B, 5)]
+    g("asked", A)
+    assert (g.lease(A).version, g.lease(A).interval) == (0, Interval(4, 5))
+    g("asked", B)
+    assert (g.lease(B).version, g.lease(B).interval) == (0, Interval(5, 6))
+    g.compute(A)
+    assert (g.lease(A).version, g.lease(A).interval) == (1, Interval(6, 8))
+
+
+def test_a_call_back_is_said_again_when_a_link_comes_back_until_the_worker_asks() -> None:
+    g = Game(A, B)
+    g.compute(A)
+    g("worker_lost", B, "gone")
+    assert do.CallBack(A, 3) in g("link_restored", V)
+    g("asked", A)
+    g("link_restored", V)
+    assert not g.of(do.CallBack)
+
+
+def test_who_never_asks_is_given_up_although_it_was_lent_nothing() -> None:
+    g = Game(A)
+    g("expect", [A, B])
+    g("worker_ready", B)
+    g.now = 21.0
+    g("tick")
+    assert [c.worker for c in g.of(do.Dismiss)] == [A, B]
+    assert "nothing asked for" in g.of(do.Dismiss)[1].reason
+
+
+def test_who_is_called_back_and_does_not_come_is_given_up() -> None:
+    g = Game(A, B)
+    g.now = 1.0
+    g.compute(A)
+    g("worker_lost", B, "gone")
+    g.now = 30.0
+    g("tick")
+    assert [c.worker for c in g.of(do.Dismiss)] == [A]
+    assert "called back from samples [4, 6) of iteration 1" in g.of(do.Dismiss)[0].reason
+
+
+def test_who_waits_for_a_version_that_others_compute_is_not_given_up() -> None:
+    g = Game(A, B)
+    g.now = 1.0
+    g.compute(A)
+    g.now = 10.0  # ten times as long as A took may B take
+    assert not g("tick")
+    g.compute(B)
+    g.held(1)
+    g.now = 99.0  # and from now on either ten times as long as B did
+    assert not g("tick")
+
+
+def test_what_is_computed_but_never_complete_is_lent_again() -> None:
+    g = Game(A)
+    g.compute(A)
+    g("tick")
+    g.now = 6.0
+    g("tick")
+    assert [r.what for r in g.of(do.Remark)] == ["released"]
+    assert g.of(do.CallBack) == [do.CallBack(A, 2)]
+    g("asked", A)
+    assert (g.lease(A).version, g.lease(A).interval) == (0, Interval(0, 4))
+
+
+def test_a_shard_without_partitions_is_not_waited_for() -> None:
+    g = Game(A)
+    assert not g("progressed", ShardId("s9"), 0)
+    assert not g("freeze_answered", ShardId("s9"), Interval(0, 4), 1, True)
+
+
+# --- deaths -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_the_third_death_on_the_same_samples_fails_the_job_with_the_last_exit(kind: str) -> None:
+    evaluates = {"evaluate_every": 1, "test_samples": 1} if kind == "evaluate" else {}
+    g = Game(A, geometry=Geometry(samples=100, batch=1), **evaluates)
+    if kind == "evaluate":
+        g.compute(A)
+        g.held(1)
+    g("worker_lost", A, "gone")
+    for w in (B, C):
+        g("worker_ready", w)
+        g("asked", w)
+        assert g.lease(w).kind == kind
+        assert not g.of(do.Fail)
+        g("worker_lost", w, "gone")
+    g("exit_seen", C, "signal 11 (SIGSEGV)")
+    (failed,) = g.of(do.Fail)
+    what = "iteration 0" if kind == "train" else "the evaluation of version 1"
+    assert failed.reason == (
+        f"3 workers died on samples [0, 1) of {what}; the last was w3: signal 11 (SIGSEGV)"
+    )
+
+
+def test_without_word_of_the_last_exit_the_job_fails_soon_with_what_is_known() -> None:
+    g = Game(A, max_deaths=1)
+    g("worker_lost", A, "its connection ended")
+    assert not g.of(do.Fail)
+    g.now = 3.0
+    assert g("tick")[-1].reason.endswith("the last was w1: its connection ended")
+
+
+# --- versions, evaluations, checkpoints -------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_ordered_before_its_gate_is_announced() -> None:
+    g = Game(A, checkpoint_every=1)
+    g.compute(A)
+    g.held(1)
+    said = [c for c in g.said if isinstance(c, do.WriteCheckpoint | do.AnnounceGate)]
+    assert said == [do.WriteCheckpoint(1), do.AnnounceGate(1)]
+
+
+def test_a_part_of_an_evaluation_is_lent_again_after_its_iteration_is_over() -> None:
+    g = Game(A, B, evaluate_every=1, test_samples=2)
+    g.compute(A)
+    g.compute(B)
+    g.held(1)
+    g.evaluate(A)
+    g.compute(A)
+    g("worker_lost", B, "gone")  # with its part of the evaluation of version 1 in hand
+    g("asked", A)
+    assert (g.lease(A).kind, g.lease(A).version) == ("evaluate", 1)
+    g.evaluate(A)
+    assert g.of(do.Evaluated) == [do.Evaluated(1, {"m": 1.0})]
+
+
+def test_an_open_evaluation_holds_the_next_gate_back() -> None:
+    g = Game(A, B, evaluate_every=1, test_samples=2)
+    g.compute(A)
+    g.compute(B)
+    g.held(1)
+    assert do.AnnounceGate(1) in g.said
+    g.evaluate(A)
+    g.compute(A)
+    g.held(2)
+    assert not g.of(do.AnnounceGate)
+    g.evaluate(B)
+    assert g.of(do.Evaluated)
+    assert do.AnnounceGate(2) in g.said
+
+
+def test_a_rest_lends_nothing_although_an_evaluation_is_due() -> None:
+    g = Game(A, evaluate_every=1, test_samples=2)
+    g("pause")
+    g("computed", A, 0, Interval(0, 4), 1.0, Timing())
+    g("pushed", A, 0, 0.1)
+    g("worker_lost", A, "gone")
+    g.held(1)
+    g.now = 2.0  # nobody tells the loss any more
+    g("checkpoint_written", 1)
+    assert g.of(do.Rest) == [do.Rest(1)]
+    g("worker_ready", B)
+    g("asked", B)
+    assert not g.of(do.Lend)
+    g("resume")
+    assert [(c.kind, c.version) for c in g.of(do.Lend)] == [("evaluate", 1)]
+
+
+def test_a_pause_waits_for_an_evaluation_that_somebody_was_lent_early() -> None:
+    g = Game(evaluate_every=1, test_samples=2, geometry=Geometry(samples=100, batch=1))
+    g("expect", [A, B])
+    g("worker_ready", A)
+    g("worker_ready", B)
+    g("asked", B)  # the only sample of iteration 0 is meant for A
+    assert (g.lease(B).kind, g.lease(B).version) == ("evaluate", 1)
+    g("pause")
+    assert g.clock.boundary == 1
+    g("asked", A)
+    g.compute(A)
+    g.held(1)
+    g.evaluate(A)
+    assert not g.of(do.WriteCheckpoint)
+    g.evaluate(B)
+    assert g.of(do.WriteCheckpoint) == [do.WriteCheckpoint(1)]
+    assert g("checkpoint_written", 1)[-1] == do.Rest(1)
+
+
+def test_where_the_job_rests_or_ends_the_gate_is_not_announced() -> None:
+    g = Game(A, skips=[Interval(4, 8)])
+    g("pause")
+    assert g.clock.boundary == 1
+    g.compute(A)
+    g.held(1)
+    assert not g.of(do.AnnounceGate)
+    assert g("checkpoint_written", 1)[-1] == do.Rest(1)
+    assert do.AnnounceGate(1) in g("resume")
+
+
+def test_a_boundary_is_not_set_where_partitions_leave_of_themselves() -> None:
+    g = Game(A, skips=[Interval(4, 8)])
+    g.compute(A)
+    g.held(1)  # announced: nothing of iteration 1 is left, so it is being left
+    g("pause")
+    assert g.clock.boundary == 3  # iteration 2 was lent early
+
+
+def test_the_end_waits_for_its_checkpoint_and_its_evaluation() -> None:
+    g = Game(A, iterations=1, evaluate_at_end=True, test_samples=2)
+    g.compute(A)
+    g.held(1)
+    assert not g.of(do.Finish)
+    g.evaluate(A)
+    assert g.of(do.WriteCheckpoint) == [do.WriteCheckpoint(1)]
+    assert g("checkpoint_written", 1)[-1] == do.Finish(1, "all iterations are done")
+
+
+def test_a_target_that_is_reached_ends_the_job_at_the_first_boundary() -> None:
+    g = Game(A, evaluate_every=1, test_samples=2, target_metric="m", target=1.0)
+    g.compute(A)
+    g.held(1)
+    g.evaluate(A)
+    assert g.clock.end == 1
+    assert g("checkpoint_written", 1)[-1] == do.Finish(1, "m reached 1, target 1")
+
+
+def test_an_abandoned_checkpoint_is_made_up_for_at_the_next_boundary() -> None:
+    g = Game(A, checkpoint_every=5, start=4)
+    g.compute(A)
+    g.held(5)
+    assert do.WriteCheckpoint(5) in g.said
+    g("checkpoint_abandoned", 5)
+    g.compute(A)
+    g.held(6)
+    assert do.WriteCheckpoint(6) in g.said
+
+
+# --- skips ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_skip_is_granted_when_every_shard_is_clean() -> None:
+    g = Game(A, B)
+    freeze = g.bad(A)
+    assert not any(
+        isinstance(c, do.Grant) for c in g("freeze_answered", S, freeze.interval, 1, True)
+    )
+    said = g("freeze_answered", V, freeze.interval, 1, True)
+    assert said[0] == do.Grant(Interval(0, 2), "w1: nan")
+    assert list(g.clock.skips) == [Interval(0, 2)]
+
+
+def test_a_part_that_is_counted_already_is_computed_again_and_the_third_time_the_job_goes_back() -> (
+    None
+):
+    g = Game(A)
+    for _ in range(2):
+        said = g.answer(g.bad(A), True, False)
+        assert do.Thaw(Interval(0, 4)) in said
+        assert not any(isinstance(c, do.Grant | do.RollBack) for c in said)
+        g("asked", A)
+        assert g.lease(A).interval == Interval(0, 4)
+    said = g.answer(g.bad(A), False, True)
+    assert [c.skip for c in said if isinstance(c, do.RollBack)] == [Interval(0, 4)]
+    assert not g.clock.skips  # it counts from the next epoch on
+    assert not g("asked", A)
+
+
+def test_thaws_and_freezes_are_said_again_when_a_link_comes_back() -> None:
+    g = Game(A, B)
+    refused = g.bad(A)
+    g.answer(refused, False, True)
+    freeze = g.bad(B)
+    g("link_restored", V)
+    assert g.said[:3] == [do.Thaw(refused.interval), freeze, do.AnnounceGate(0)]
+    g("progressed", S, 1)
+    g("progressed", V, 1)
+    g("link_restored", V)
+    assert not g.of(do.Thaw)
+
+
+def test_a_job_that_skips_iteration_after_iteration_fails() -> None:
+    g = Game(A, max_skipping=2)
+    for t in range(2):
+        g.answer(g.bad(A), True, True)
+        g("asked", A)
+        g.held(t + 1)
+    assert "2 iterations in a row had samples skipped" in g.of(do.Fail)[0].reason
+
+
+# --- what people are told ---------------------------------------------------------------------------------------------
+
+
+def test_it_says_who_is_waited_for() -> None:
+    clock = Clock(Rules(Geometry(100, 4), 10), [S, V], 0, 0.0)
+    assert clock.waiting_for(0.0) == "no worker is ready"
+    clock.expect([A, B], 0.0)
+    clock.worker_ready(A, 0.0)
+    assert clock.waiting_for(0.0) == "waiting for w2 to be ready"
+    clock.worker_ready(B, 0.0)
+    clock.progressed(S, 0, 0.0)
+    assert clock.waiting_for(0.0) == "version 0: waiting for s2"
+    g = Game(A, B)
+    g.compute(A)
+    assert g.clock.waiting_for(3.0) == "[2, 4) lent to w2 for 3.0 s"
+    g.compute(B)
+    g("progressed", S, 1)
+    assert g.clock.waiting_for(3.0) == "iteration 0 is computed: waiting for s2 to complete it"
+    g("progressed", V, 1)
+    g.bad(A)
+    g("freeze_answered", S, Interval(4, 6), 1, True)
+    assert g.clock.waiting_for(3.0) == "a skip is being decided: waiting for s2"
