@@ -38,8 +38,7 @@ from elps.stream.interval import Interval
 from elps.tasks.layout import Layout
 from elps.wire.connection import Connection
 from elps.wire.frames import Header, Kind, Status
-from elps.wire.handshake import Hello, dial
-from elps.worker.trainer.shards import Shards
+from elps.worker.trainer.shards import Shards, reach
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -47,6 +46,7 @@ from data_plane import pull, push
 
 SECRET = "s3cret"
 JOB = JobId("job")
+JOIN_S = 5.0
 NOBODY = 9
 """A port at which nobody listens: the dead do not connect again."""
 SAMPLES = 8
@@ -110,9 +110,8 @@ class Host:
             self.events += events
 
     def status(self) -> HostedJob:
-        """What the beat would show of the job."""
-        [status] = self.hosting.status()
-        return status
+        """What the beat would show of the job; of one that was dropped, as long as it is being closed."""
+        return self.hosting.status()[0]
 
     def close(self) -> None:
         """As a shard that leaves."""
@@ -226,9 +225,11 @@ class FakeTrainer(threading.Thread):
         self.leader: Connection | None = None
 
     def run(self) -> None:
-        first, hello = self.message.shards[0], self._hello("lease")
+        first = self.message.shards[0]
         try:
-            self.leader = dial(first.host, self._real[first.port], hello, SECRET, peer="leader")
+            port = self._real[first.port]
+            start = self._start_trainer()
+            self.leader = reach(start, first.host, port, "leader", "lease", JOIN_S)
             self.leader.send(Header(Kind.READY), self._says)
             while self._step(self.leader):
                 pass
@@ -245,9 +246,6 @@ class FakeTrainer(threading.Thread):
             for shard in self.shards.all():
                 shard.port = NOBODY
             self.shards.close()
-
-    def _hello(self, purpose: Any) -> Hello:
-        return Hello(job=JOB, purpose=purpose, sender=self.worker, term=self.message.term.number)
 
     def _step(self, leader: Connection) -> bool:
         header = leader.receive(idle_s=20)

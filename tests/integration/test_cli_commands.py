@@ -219,7 +219,7 @@ def test_submit_lists_every_problem_of_a_file_without_asking_the_stack(
     assert main(["submit", str(tmp_path / "bad.toml")], reach=script) == 1
     told = capsys.readouterr()
     assert told.out == ""
-    assert "bad.toml: 2 problems" in told.err
+    assert "bad.toml: 3 problems" in told.err
     assert "sed: unknown; did you mean seed?" in told.err
     assert "batch.global" in told.err
     assert script.got == []

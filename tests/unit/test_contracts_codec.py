@@ -57,6 +57,7 @@ def test_every_fault_of_a_document_is_listed_with_its_path() -> None:
         "batch.granule",
         "workers",
         "seed",
+        "passes, iterations",
     }
     assert "optimiser: unknown; did you mean optimizer?" in found
     assert "data.pth: unknown; did you mean path?" in found

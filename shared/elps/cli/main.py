@@ -88,6 +88,10 @@ def main(argv: Sequence[str] | None = None, *, reach: Reach | None = None) -> in
     except ElpsError as error:
         complain(error)
         return exit_code(error)
+    except MemoryError as error:
+        what = str(error) or "the model does not fit into this machine"
+        complain(ElpsError(f"out of memory: {what}"))
+        return REFUSED
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0 if end.code is None else REFUSED
     return 0

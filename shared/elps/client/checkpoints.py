@@ -11,7 +11,7 @@ from elps.contracts import topology
 from elps.contracts.codec import decode
 from elps.contracts.errors import ElpsError
 from elps.contracts.ids import JobId, parse_job_id
-from elps.contracts.state import JobRecord
+from elps.contracts.state import JobRecord, JobState
 from elps.storage.checkpoints import DamagedCheckpoint, all_manifests, load_values
 from elps.storage.port import Store
 
@@ -53,6 +53,8 @@ async def read_newest(store: Store, job: str) -> Trained:
 
 
 def _why_none(record: JobRecord) -> str:
+    if record.state is JobState.KILLED:
+        return f"job {record.id} was killed, and its checkpoints were removed with it"
     if record.state.ended:
         return f"job {record.id} is {record.state.value} and left no checkpoint"
     every_s = record.document.checkpoint.every_s

@@ -95,4 +95,9 @@ class Client:
                 ) from None
             waited = loop.time() - began >= 0.9 * self._timeout_s
             how = f"did not answer within {self._timeout_s:g} s" if waited else "is not there"
-            raise RetryLater(f"the {whom} {how}: is it running? try `make status`") from error
+            kept = (
+                "; the message waits for it and will be carried out"
+                if whom == "scheduler" and waited
+                else ""
+            )
+            raise RetryLater(f"the {whom} {how}{kept}: is it running? try `make status`") from error

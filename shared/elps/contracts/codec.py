@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeVar
 
 import msgspec
@@ -59,8 +60,25 @@ def parse_job(value: object) -> JobDocument:
         and (problem := id_problem(value["id"]))
     ):
         problems.append(f"id: {problem}")
-    if job is not None:
-        problems += semantic_problems(job)
+    problems += (
+        semantic_problems(job) if job is not None else _semantic_problems_of_rest(value, problems)
+    )
     if job is None or problems:
         raise InvalidDocument("job document", problems)
     return job
+
+
+def _semantic_problems_of_rest(value: object, problems: list[str]) -> list[str]:
+    """Faults between fields that are each right by themselves, in a document where others are not."""
+    if not isinstance(value, dict):
+        return []
+    faulty = {re.split(r"[.:]", problem, maxsplit=1)[0] for problem in problems}
+    rest = {key: part for key, part in value.items() if key not in faulty}
+    job, more = convert_all({"task": "unknown", **rest}, JobDocument)
+    if job is None or more:
+        return []
+    return [
+        problem
+        for problem in semantic_problems(job)
+        if faulty.isdisjoint(problem.split(":", 1)[0].split(", "))
+    ]

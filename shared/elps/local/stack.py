@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from elps.contracts.errors import ElpsError, SetupError
 from elps.local import health, processes
 from elps.local.ports import Reservations
@@ -85,9 +87,27 @@ class Stack:
                 self._undo(record, before)
                 raise
             self._end_surplus(record, names(workers, shards))
+            self._tell_old_settings(before)
             self._end_leftovers(record, keep=dict(_living(record)))
             self.say(f"the stack is up ({time.monotonic() - began:.1f} s)")
             return record
+
+    def _tell_old_settings(self, before: Mapping[str, Handle]) -> None:
+        """Agents that were running keep the settings they were started with: say so where they differ."""
+        for name, handle in sorted(before.items()):
+            if kind_of(name) != AGENT:
+                continue
+            try:
+                theirs = psutil.Process(handle.pid).environ()
+            except psutil.Error:
+                continue
+            for variable in ("ELPS_TASK_PATH", "ELPS_DATA_PATH"):
+                wanted = self.env.get(variable)
+                if wanted is not None and theirs.get(variable) != wanted:
+                    self.say(
+                        f"{name} was running and keeps {variable}={theirs.get(variable, '')}: "
+                        "to change it, `make down` first (jobs go on afterwards)"
+                    )
 
     def down(self) -> None:
         """End the stack and all that is left of it; running jobs are checkpointed first."""

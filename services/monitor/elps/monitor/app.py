@@ -29,8 +29,8 @@ log = structlog.get_logger(__name__)
 
 CHECK_S = 2.0
 """Between checks of the store, and of members and of the broker's return."""
-INDEX_S = 60.0
-"""Between readings of all records, which put right what lost events left wrong."""
+INDEX_S = 10.0
+"""Between readings of all records: they tell why a job waits, and put right what lost events left wrong."""
 RETRY_S = 2.0
 REST_S = 0.2
 """Between readings of missing records: a job without one must not make each message of it a question to the store."""

@@ -245,7 +245,7 @@ class Book:
         self._claims = None
 
     def explain(self, job: JobId, reason: str, now: Moment) -> None:
-        """Give another reason for the state that a job is in."""
+        """Give another reason for the state that a job is in; the record tells it, it is no event."""
         record = self.records[job]
         if record.reason != shortened(reason):
             self.update(msgspec.structs.replace(record, reason=shortened(reason)), now)
