@@ -58,12 +58,10 @@ class Schedule:
 
     async def keep_busy(self) -> None:
         """Hand in jobs until enough of them are under way, if anybody takes them."""
-        open_ = 0
-        for training in self.trainings:
-            try:
-                open_ += not (await training.record()).state.ended
-            except RetryLater:
-                return
+        try:
+            open_ = [await self._is_open(training) for training in self.trainings].count(True)
+        except RetryLater:
+            return
         for _ in range(JOBS_AT_ONCE - open_):
             document = self.document()
             try:
@@ -72,6 +70,11 @@ class Schedule:
                 # It may have been taken all the same: handed in again at the end, under its own id.
                 self.trainings.append(self.operator.again(document))
                 self.tell(f"{document.id} was not answered")
+
+    async def _is_open(self, training: Training) -> bool:
+        """A job without a record was not taken yet."""
+        record = await training.find()
+        return record is None or not record.state.ended
 
     # --- failures -----------------------------------------------------------------------------------------------------
 

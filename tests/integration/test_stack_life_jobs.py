@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from realstack.site import Site
-from realstack.training import Operator, Training, operating
+from realstack.training import Hold, Operator, Training, operating
 
 from elps.contracts.state import JobState
 from elps.local import processes
@@ -99,18 +99,21 @@ async def test_one_of_two_stacks_goes_down_and_the_other_does_not_notice(tmp_pat
     one, two = Site(tmp_path / "one", 1, 1), Site(tmp_path / "two", 1, 1)
     try:
         await asyncio.gather(one.up(), two.up())
+        hold = Hold(tmp_path / "hold")
         async with operating(one) as at_one, operating(two) as at_two:
             going = await submitted(at_one, "same-name")
-            staying = await submitted(at_two, "same-name")
+            staying = await at_two.submit(
+                name="same-name", task_args=hold.args, limits={"floor_s": 60.0}
+            )
             assert going.id == staying.id
             await asyncio.gather(going.reaches(10), staying.reaches(10))
             before = two.handles
+            await hold.catch()  # so that it is not at its end before the other stack is down
             await one.down()
             assert strays(one) == []
             assert two.handles == before
             assert all(map(is_alive, before.values()))
-            await staying.rises(5)
-
+            hold.release()
             record = await staying.equals_the_plain_loop()
             assert record.terms == 1
             assert not staying.told("worker_lost")

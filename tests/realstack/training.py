@@ -149,10 +149,15 @@ class Training:
         """The newest iteration heard of; -1 before the first."""
         return max((row.iteration for row in self.rows), default=-1)
 
-    async def record(self) -> JobRecord:
+    async def find(self) -> JobRecord | None:
+        """Its record; None while there is none."""
         body = await self._store.hash_get(topology.JOB_INDEX, self.id)
-        assert body is not None, f"{self.id} has no record"
-        return decode(body, JobRecord)
+        return None if body is None else decode(body, JobRecord)
+
+    async def record(self) -> JobRecord:
+        record = await self.find()
+        assert record is not None, f"{self.id} has no record"
+        return record
 
     async def manifest(self) -> Manifest | None:
         """The newest checkpoint."""

@@ -356,7 +356,7 @@ FAULTS = {
 SPARE = {
     "any-attempt": Fault(
         "an answer to an earlier freeze counts; once a shard was not clean it stays so, and its answers are in order",
-        1_000,
+        300,
         {"clock": _disputes(AnyAttempt), "focus": "skips"},
     ),
     "no-granule-check": Fault(

@@ -61,11 +61,13 @@ class Keeper:
                     self._keeping_skips = False
                     return
 
-    def publish(self, manifest: Manifest, then: Callable[[], None]) -> None:
-        """Make a checkpoint valid in the background, then say so."""
+    def publish(
+        self, manifest: Manifest, in_force: Callable[[], bool], then: Callable[[], None]
+    ) -> None:
+        """Make a checkpoint valid in the background, then say so; not once its epoch is over."""
 
         def run() -> None:
-            self._ask(lambda: publish(self._bridge.store, manifest))
+            self._ask(lambda: publish(self._bridge.store, manifest), until=lambda: not in_force())
             then()
 
         self.in_background("ckpt", run)
@@ -74,9 +76,15 @@ class Keeper:
     def _skips_key(self) -> str:
         return job_prefix(self._job) + "skips"
 
-    def _ask(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Ask until the store answers; `RetryLater` once the job is dropped here."""
+    def _ask(
+        self,
+        call: Callable[[], Coroutine[Any, Any, T]],
+        until: Callable[[], bool] = lambda: False,
+    ) -> T:
+        """Ask until the store answers; `RetryLater` once the job is dropped here, or it is no use any more."""
         while True:
+            if until():
+                raise RetryLater("it is no use any more")
             try:
                 answer = self._bridge.wait(call(), STORE_WAIT_S, "the store")
             except RetryLater as error:

@@ -244,7 +244,7 @@ class Lead:
                 lambda clock, now: clock.checkpoint_written(report.version, now), report.epoch
             )
 
-        self._keeper.publish(manifest, valid)
+        self._keeper.publish(manifest, lambda: self.epoch == report.epoch, valid)
 
     # --- events and commands ------------------------------------------------------------------------------------------
 

@@ -89,8 +89,10 @@ class Origin:
         self.manifest, self.slices, self.placed = manifest, slices, placed
         return rules
 
-    def assignment(self, shard: ShardId, iterations: int) -> Assignment:
-        """What a shard is told."""
+    def assignment(
+        self, shard: ShardId, iterations: int, skips: list[Interval] | None = None
+    ) -> Assignment:
+        """What a shard is told; `skips` are those of the epoch in force, all that are kept when None."""
         assert self.identity is not None
         document = self._host.document
         return Assignment(
@@ -101,7 +103,7 @@ class Origin:
             iterations=iterations,
             start=self.start,
             checkpoint=self.manifest.name if self.manifest is not None else None,
-            skips=[(i.lo, i.hi) for i in self.skips],
+            skips=[(i.lo, i.hi) for i in (self.skips if skips is None else skips)],
         )
 
     def map(self) -> dict[str, Any]:
