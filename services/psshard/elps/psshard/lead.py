@@ -219,7 +219,9 @@ class Lead:
             if self.clock is None:
                 return
             epoch = self.epoch
-            assignment = self.origin.assignment(shard, self.clock.rules.iterations)
+            # The skips in force: one that is kept for the next epoch is refused where a part of it was accepted.
+            rules, skips = self.clock.rules, list(self.clock.skips)
+            assignment = self.origin.assignment(shard, rules.iterations, skips)
         self._peers.tell(shard, epoch, assignment)
         self._conversation.initialise_again()
         self.event(lambda clock, now: clock.link_restored(shard, now), epoch)

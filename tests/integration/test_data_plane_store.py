@@ -1,0 +1,271 @@
+"""A job and its store: training goes on without it, and goes on from what it holds, or says why it cannot."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from elps.contracts.job import Batch, Checkpoint, JobDocument
+from elps.contracts.messages import DropJob, HostJob
+from elps.contracts.state import Progress
+from elps.contracts.topology import chunk_key, manifests_key
+from elps.storage.checkpoints import (
+    Manifest,
+    read_manifest,
+    write_manifest,
+)
+from elps.storage.memory import MemoryStore
+from elps.wire.frames import Header, Kind
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from data_plane import eventually
+from hosted import JOB, FakeTrainer, Stack, document, identity
+from leading import (
+    WITHIN_S,
+    ask,
+    at_least,
+    comes_to,
+    final,
+    manifests,
+    quick,
+    stacks,
+)
+
+__all__ = ["quick", "stacks"]
+
+
+def test_training_goes_on_while_the_store_is_down_and_the_lag_is_shown(
+    stack_of: Callable[..., Stack],
+) -> None:
+    stack = stack_of(2)
+    message = stack.host(document(iterations=400, checkpoint=Checkpoint(every=5, every_s=0)))
+
+    def slowly(trainer: FakeTrainer, header: Header) -> bool:
+        if header.kind is Kind.TRAIN:
+            time.sleep(0.003)
+        return True
+
+    stack.trainer(message, 1, before=slowly)
+    eventually(lambda: len(manifests(stack)) == 2)
+    stack.store.stop()
+    down_at = stack.status().progress.iteration  # type: ignore[union-attr]
+    eventually(lambda: "is not in the store after" in stack.status().reason)
+    status = stack.status()
+    assert status.phase == "running"
+    at_least(stack, down_at + 100)
+    status = stack.status()
+    assert status.progress is not None
+    assert status.progress.checkpoint is not None
+    assert status.progress.checkpoint < status.progress.iteration - 50  # the durable copy lags
+    while stack.status().progress.iteration < 400:  # type: ignore[union-attr]
+        time.sleep(0.01)
+    eventually(lambda: "waiting for the store" in stack.status().reason)
+    assert stack.status().phase == "running"  # not finished before its last version is safe
+    time.sleep(0.3)
+    assert stack.status().phase == "running"
+    stack.store.start()
+    comes_to(stack, "finished")
+    assert (final(stack) == -400).all()
+    assert manifests(stack)[0].iteration == 400
+
+
+def test_a_job_waits_for_a_store_that_is_down_at_its_start_and_says_so(
+    stack_of: Callable[..., Stack],
+) -> None:
+    stack = stack_of()
+    stack.store.stop()
+    message = stack.host(document())
+    trainer = stack.trainer(message, 1)
+    eventually(lambda: stack.status().reason == "the store does not answer")
+    assert stack.status().phase == "loading"
+    assert Kind.MAP not in trainer.seen
+    stack.store.start()
+    comes_to(stack, "finished")
+    assert (final(stack) == -30).all()
+
+
+def two_checkpoints(stack: Stack, doc: JobDocument) -> HostJob:
+    """Train until two checkpoints are in the store, at versions 10 and 20, then end the term."""
+
+    def stop_at_25(trainer: FakeTrainer, header: Header) -> bool:
+        if header.kind is Kind.TRAIN and header.iteration in (11, 21):  # one is written at a time
+            eventually(lambda: header.iteration - 1 in [m.iteration for m in manifests(stack)])
+        return not (header.kind is Kind.TRAIN and header.iteration == 25)
+
+    message = stack.host(doc)
+    stack.trainer(message, 1, before=stop_at_25).join(WITHIN_S)
+    eventually(lambda: [m.iteration for m in manifests(stack)] == [20, 10])
+    for host in stack.hosts:
+        host.hosting.drop(DropJob(job=JOB, term=message.term))
+    return message
+
+
+def damage(stack: Stack, name: str) -> None:
+    """A byte of one chunk is another one."""
+
+    async def change(store: MemoryStore) -> None:
+        key = chunk_key(JOB, name, 0, "values")
+        data = bytearray(await store.get(key) or b"")
+        data[5] ^= 1
+        await store.put(key, bytes(data))
+
+    ask(stack, change)
+
+
+EVERY_10 = document(checkpoint=Checkpoint(every=10, every_s=0))
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_job_goes_on_from_its_newest_checkpoint(
+    stack_of: Callable[..., Stack], shards: int
+) -> None:
+    stack = stack_of(shards)
+    two_checkpoints(stack, EVERY_10)
+    message = stack.host(EVERY_10, 2, progress=Progress(iteration=25, checkpoint=20))
+    trainer = stack.trainer(message, 2)
+    comes_to(stack, "finished")
+    assert trainer.leases[0].iteration == 20
+    assert Kind.INITIALISE not in trainer.seen
+    assert (final(stack) == -30).all()
+    assert stack.status().progress.redone_iterations == 5  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_damaged_chunk_sends_the_job_back_to_the_older_checkpoint(
+    stack_of: Callable[..., Stack], shards: int
+) -> None:
+    stack = stack_of(shards)
+    two_checkpoints(stack, EVERY_10)
+    damage(stack, manifests(stack)[0].name)
+    message = stack.host(EVERY_10, 2, progress=Progress(iteration=25, checkpoint=20))
+    trainer = stack.trainer(message, 2)
+    comes_to(stack, "finished")
+    assert trainer.leases[0].iteration == 10
+    assert (final(stack) == -30).all()
+    eventually(lambda: any(e.what == "rolled_back" for e in stack.leader.events))
+    [back] = [e for e in stack.leader.events if e.what == "rolled_back"]
+    assert "cannot be loaded by shard-" in back.reason
+    assert "partition 0, values: the chunk is not what was written" in back.reason
+
+
+def test_two_damaged_checkpoints_end_the_job_with_that_reason(
+    stack_of: Callable[..., Stack],
+) -> None:
+    stack = stack_of()
+    two_checkpoints(stack, EVERY_10)
+    for manifest in manifests(stack):
+        damage(stack, manifest.name)
+    message = stack.host(EVERY_10, 2, progress=Progress(iteration=25, checkpoint=20))
+    stack.trainer(message, 2)
+    reason = comes_to(stack, "failed")
+    assert "the chunk is not what was written" in reason
+    assert "no older checkpoint is left to go back to" in reason
+
+
+def test_a_chunk_that_is_gone_is_damage_too(stack_of: Callable[..., Stack]) -> None:
+    stack = stack_of()
+    two_checkpoints(stack, EVERY_10)
+    newest = manifests(stack)[0].name
+    ask(stack, lambda store: store.delete([chunk_key(JOB, newest, 0, "values")]))
+    message = stack.host(EVERY_10, 2, progress=Progress(iteration=25, checkpoint=20))
+    trainer = stack.trainer(message, 2)
+    comes_to(stack, "finished")
+    assert trainer.leases[0].iteration == 10
+
+
+def test_checkpoints_that_are_gone_end_a_job_that_must_restore_from_them(
+    stack_of: Callable[..., Stack],
+) -> None:
+    stack = stack_of()
+    two_checkpoints(stack, EVERY_10)
+    ask(stack, lambda store: store.delete([manifests_key(JOB)]))
+    message = stack.host(EVERY_10, 2, progress=Progress(iteration=25, checkpoint=20))
+    stack.trainer(message, 2)
+    reason = comes_to(stack, "failed")
+    assert reason == "the checkpoint of iteration 20 is gone from the store"
+
+
+@pytest.mark.parametrize(
+    ("doc", "text"),
+    [
+        (
+            document(batch=Batch(global_=4), checkpoint=Checkpoint(every=10, every_s=0)),
+            "batch.global 8, the job says 4",
+        ),
+        (
+            document(batch=Batch(global_=8, granule=2), checkpoint=Checkpoint(every=10, every_s=0)),
+            "batch.granule 1, the job says 2",
+        ),
+        (
+            document(dtype="float64", checkpoint=Checkpoint(every=10, every_s=0)),
+            "dtype float32, the job says float64",
+        ),
+    ],
+)
+def test_a_checkpoint_of_another_job_description_ends_the_job_and_is_kept(
+    stack_of: Callable[..., Stack], doc: JobDocument, text: str
+) -> None:
+    stack = stack_of()
+    two_checkpoints(stack, EVERY_10)
+    message = stack.host(doc, 2, progress=Progress(iteration=25, checkpoint=20))
+    stack.trainer(message, 2)
+    assert text in comes_to(stack, "failed")
+    assert [m.iteration for m in manifests(stack)] == [20, 10]
+
+
+def test_other_data_than_at_the_checkpoint_ends_the_job_with_the_difference(
+    stack_of: Callable[..., Stack],
+) -> None:
+    stack = stack_of()
+    two_checkpoints(stack, EVERY_10)
+    message = stack.host(EVERY_10, 2, progress=Progress(iteration=25, checkpoint=20))
+    stack.trainer(message, 2, says=identity(fingerprint="other"))
+    assert "content of the data: data and other" in comes_to(stack, "failed")
+
+
+@pytest.mark.parametrize("change", [{"partitions": []}, {"dtype": "float32 "}, {"layout": {}}])
+def test_a_manifest_that_makes_no_sense_ends_the_job_in_words(
+    stack_of: Callable[..., Stack], change: dict[str, Any]
+) -> None:
+    stack = stack_of()
+    two_checkpoints(stack, EVERY_10)
+
+    async def spoil(store: MemoryStore) -> None:
+        for name, data in (await store.hash_all(manifests_key(JOB))).items():
+            whole = msgspec.to_builtins(read_manifest(data)) | change
+            await store.hash_put(
+                manifests_key(JOB), name, write_manifest(msgspec.convert(whole, Manifest))
+            )
+
+    ask(stack, spoil)
+    message = stack.host(EVERY_10, 2, progress=Progress(iteration=25, checkpoint=20))
+    stack.trainer(message, 2)
+    assert comes_to(stack, "failed")
+
+
+def test_a_pause_rests_on_a_checkpoint_and_resumes_from_it(stack_of: Callable[..., Stack]) -> None:
+    stack = stack_of(2)
+    doc = document(iterations=200)
+    message = stack.host(doc)
+    trainer = stack.trainer(message, 1)
+    at_least(stack, 5)
+    stack.direct(message, "pause")
+    reason = comes_to(stack, "paused")
+    version = manifests(stack)[0].iteration
+    assert reason == f"paused at iteration {version}"
+    assert 5 <= version < 200
+    assert (final(stack) == -version).all()
+    trainer.join(10)
+    assert "paused" in trainer.ended
+    progress = stack.status().progress
+    message = stack.host(doc, 2, progress=progress)
+    stack.trainer(message, 2)
+    comes_to(stack, "finished")
+    assert (final(stack) == -200).all()
