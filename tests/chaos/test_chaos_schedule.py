@@ -24,7 +24,9 @@ class Schedule:
     """What happens to a stack, drawn from a seed; `story` tells it again."""
 
     def __init__(self, site: Site, operator: Operator, rng: random.Random) -> None:
-        self.site, self.operator, self.rng = site, operator, rng
+        self.site, self.operator = site, operator
+        # One for each purpose: how many are drawn for jobs and victims depends on time, what happens and when must not.
+        self.rng, self._jobs, self._victims = (random.Random(rng.random()) for _ in range(3))
         self.trainings: list[Training] = []
         self.story: list[str] = []
         self._asleep: list[psutil.Process] = []
@@ -36,7 +38,7 @@ class Schedule:
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
     def document(self) -> JobDocument:
-        draw = self.rng.choice
+        draw = self._jobs.choice
         workers, shards = draw([(1, 1), (1, 2), (2, 2)]), draw([(1, 1), (1, 2), (2, 2)])
         dtype, optimizer = draw(
             [
@@ -49,7 +51,7 @@ class Schedule:
             "storm",
             dtype=dtype,
             optimizer=optimizer,
-            iterations=self.rng.randrange(80, 200),
+            iterations=self._jobs.randrange(80, 200),
             workers={"min": workers[0], "max": workers[1]},
             shards={"min": shards[0], "max": shards[1]},
             checkpoint={"every": draw([7, 20]), "every_s": 0},
@@ -80,11 +82,11 @@ class Schedule:
 
     async def trainer_killed(self) -> None:
         if trainers := self.site.trainers():
-            self.rng.choice(sorted(trainers, key=lambda t: t.pid)).kill()
+            self._victims.choice(sorted(trainers, key=lambda t: t.pid)).kill()
 
     async def trainer_asleep(self) -> None:
         if trainers := self.site.trainers():
-            sleeper = self.rng.choice(sorted(trainers, key=lambda t: t.pid))
+            sleeper = self._victims.choice(sorted(trainers, key=lambda t: t.pid))
             sleeper.suspend()
             self._asleep.append(sleeper)
 
@@ -98,7 +100,7 @@ class Schedule:
 
     async def killed(self, *names: str, number: signal.Signals = signal.SIGKILL) -> None:
         if living := [n for n in names if is_alive(self.site.handles[n])]:
-            await self.site.kill(self.rng.choice(living), number=number)
+            await self.site.kill(self._victims.choice(living), number=number)
 
     def draw(self) -> tuple[str, Callable[[], Awaitable[None]]]:
         """The next failure; those that are more interesting come more often."""
