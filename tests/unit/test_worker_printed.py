@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from elps.worker.core.printed import (
@@ -90,6 +90,8 @@ def test_the_tail_begins_with_a_whole_line() -> None:
     assert it.last_lines("stdout", 20) == []
 
 
+@example(b"\r", [])
+@example(b"a\r\r", [2])
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=6))
 def test_lines_do_not_depend_on_how_the_text_was_cut(text: bytes, cuts: list[int]) -> None:
     it = Printed(0.0)

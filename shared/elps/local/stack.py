@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 
 UP_S = 60.0
 SUSPEND_S = 20.0
-DRAIN_S = 30.0
+DRAIN_S = 50.0
 """A surplus agent or shard leaves at the next boundary of an iteration; so long it is given."""
 SERVICE_S = 10.0
 SERVER_S = 20.0

@@ -27,7 +27,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     shard_slots: Annotated[int, Meta(ge=1, le=4096)] = 4
     """Jobs it takes part in at once."""
     beat_s: Annotated[float, Meta(gt=0, le=60)] = 1.0
-    leave_s: Annotated[float, Meta(ge=0, le=3600)] = 25.0
+    leave_s: Annotated[float, Meta(ge=0, le=3600)] = 45.0
     """How long a shard that is asked to end waits for its jobs to be checkpointed and taken away."""
 
     def __post_init__(self) -> None:

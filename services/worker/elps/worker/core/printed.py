@@ -72,7 +72,7 @@ class Printed:
         """The stream is at its end: an unfinished line is one, too."""
         cut = self._streams[stream]
         if cut.partial and not cut.skipping:
-            self._ready.append(_text(cut.partial))
+            self._ready.append(_text(cut.partial.rstrip(b"\r")))
         cut.partial = b""
 
     def say(self, line: str) -> None:
