@@ -13,10 +13,6 @@ class RetryLater(ElpsError):
     """A peer, the broker or the store did not answer in time; the same call may succeed later."""
 
 
-class StaleEpoch(ElpsError):
-    """The request carried an epoch that is no longer in force; take the new map and ask again."""
-
-
 class ProtocolError(ElpsError):
     """A peer sent bytes that do not follow the protocol; its connection is closed."""
 

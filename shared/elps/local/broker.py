@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import signal
 import socket
 import subprocess
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from elps.contracts.errors import SetupError
 from elps.local import processes
 from elps.local.binaries import BrokerBinaries, find_broker
 from elps.local.ports import accepts, free_ports
+from elps.local.private_server import PrivateServer
 from elps.local.processes import PART_VARIABLE, STACK_VARIABLE, Handle
 
 START_S = 60.0
@@ -46,8 +46,12 @@ class BrokerPorts(msgspec.Struct, frozen=True, kw_only=True):
         return cls(amqp=amqp, distribution=distribution, epmd=epmd)
 
 
-class PrivateBroker:
+class PrivateBroker(PrivateServer):
     """A RabbitMQ node that keeps its data in one folder."""
+
+    title = "RabbitMQ"
+    start_s = START_S
+    stop_s = STOP_S
 
     def __init__(
         self,
@@ -59,24 +63,17 @@ class PrivateBroker:
         handle: Handle | None = None,
         log: Path | None = None,
     ) -> None:
-        self.folder = folder.absolute()
+        folder = folder.absolute()
+        log = log or folder / "rabbitmq.log"
+        super().__init__(folder, ports.amqp, stack_id=stack_id, handle=handle, log=log)
         self.ports = ports
         self.binaries = binaries
-        self.stack_id = stack_id
-        self.handle = handle
-        #: The running node; None before the first start.
         self.node = f"elps-{ports.amqp}@localhost"
-        self.log = log or self.folder / "rabbitmq.log"
 
     @property
     def url(self) -> str:
         """Where clients connect, default virtual host."""
         return f"amqp://guest:guest@127.0.0.1:{self.ports.amqp}/"
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
-        return self.handle is not None and processes.is_alive(self.handle)
 
     def launch(self) -> Handle:
         """Start the node without waiting for it."""
@@ -99,38 +96,10 @@ class PrivateBroker:
         )
         return self.handle
 
-    def await_ready(self, timeout_s: float = START_S) -> None:
-        """Wait until it answers a client; `SetupError` with the end of its log if it does not."""
-        if (
-            not processes.wait_until(lambda: not self.alive or self.answers(), timeout_s)
-            or not self.alive
-        ):
-            raise SetupError(
-                f"RabbitMQ did not start on port {self.ports.amqp} within {timeout_s:.0f} s; its log {self.log} ends:\n"
-                + "\n".join(processes.tail(self.log))
-            )
-
-    def start(self) -> None:
-        """Start and wait until it answers."""
-        self.launch()
-        self.await_ready()
-
-    def stop(self, timeout_s: float = STOP_S) -> None:
-        """End in order (SIGTERM, on which RabbitMQ closes its queues), then its port mapper."""
-        if self.handle is not None:
-            processes.end([self.handle], grace_s=timeout_s)
+    def stop(self, timeout_s: float | None = None) -> None:
+        """End in order (SIGTERM, on which RabbitMQ closes its queues), then its port mapper, which a crash leaves."""
+        super().stop(timeout_s)
         self.end_port_mapper()
-
-    def kill(self) -> None:
-        """SIGKILL, as a crash would; the port mapper stays, as after a crash."""
-        if self.handle is not None:
-            processes.send(self.handle, signal.SIGKILL)
-            processes.wait_until(lambda: not self.alive, 5.0)
-
-    def restart(self) -> None:
-        """Start again on the same ports with the same data, after a stop or a kill; or stop first."""
-        self.stop()
-        self.start()
 
     def control(self, *arguments: str) -> str:
         """Run rabbitmqctl against this node and return what it prints; `SetupError` when it fails."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from elps.contracts.errors import SetupError
 from elps.local import processes
 from elps.local.binaries import StoreBinaries, find_store
 from elps.local.ports import free_ports
+from elps.local.private_server import PrivateServer
 from elps.local.processes import PART_VARIABLE, STACK_VARIABLE, Handle
 
 START_S = 20.0
@@ -21,8 +20,12 @@ DATABASES = 4096
 """Numbered databases, so that each test can have one of its own; an empty one costs nothing."""
 
 
-class PrivateStore:
+class PrivateStore(PrivateServer):
     """A Redis server that keeps its data in one folder."""
+
+    title = "Redis"
+    start_s = START_S
+    stop_s = STOP_S
 
     def __init__(
         self,
@@ -34,13 +37,11 @@ class PrivateStore:
         handle: Handle | None = None,
         log: Path | None = None,
     ) -> None:
-        self.folder = folder.absolute()
-        self.port = port
+        folder = folder.absolute()
+        super().__init__(
+            folder, port, stack_id=stack_id, handle=handle, log=log or folder / "redis.log"
+        )
         self.binaries = binaries
-        self.stack_id = stack_id
-        self.handle = handle
-        #: The running server; None before the first start.
-        self.log = log or self.folder / "redis.log"
 
     @property
     def url(self) -> str:
@@ -50,11 +51,6 @@ class PrivateStore:
     def url_of(self, database: int) -> str:
         """Where clients connect for one of the numbered databases."""
         return f"redis://127.0.0.1:{self.port}/{database}"
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
-        return self.handle is not None and processes.is_alive(self.handle)
 
     def launch(self) -> Handle:
         """Start the server without waiting for it."""
@@ -74,38 +70,6 @@ class PrivateStore:
             "redis", argv, env=self._environment(), log=self.log, cwd=self.folder
         )
         return self.handle
-
-    def await_ready(self, timeout_s: float = START_S) -> None:
-        """Wait until it answers; `SetupError` with the end of its log if it does not."""
-        if (
-            not processes.wait_until(lambda: not self.alive or self.answers(), timeout_s)
-            or not self.alive
-        ):
-            raise SetupError(
-                f"Redis did not start on port {self.port} within {timeout_s:.0f} s; its log {self.log} ends:\n"
-                + "\n".join(processes.tail(self.log))
-            )
-
-    def start(self) -> None:
-        """Start and wait until it answers."""
-        self.launch()
-        self.await_ready()
-
-    def stop(self, timeout_s: float = STOP_S) -> None:
-        """End in order: what was acknowledged is on disk afterwards."""
-        if self.handle is not None:
-            processes.end([self.handle], grace_s=timeout_s)
-
-    def kill(self) -> None:
-        """SIGKILL, as a crash would."""
-        if self.handle is not None:
-            processes.send(self.handle, signal.SIGKILL)
-            processes.wait_until(lambda: not self.alive, 5.0)
-
-    def restart(self) -> None:
-        """Start again on the same port with the same data, after a stop or a kill; or stop first."""
-        self.stop()
-        self.start()
 
     def _environment(self) -> Mapping[str, str]:
         env = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}

@@ -174,12 +174,6 @@ def _checked(manifest: Manifest, partition: int, array: str, chunk: bytes | None
     return np.frombuffer(chunk, dtype)
 
 
-async def remove_all(store: Store, job: JobId) -> None:
-    """Remove every checkpoint of a job."""
-    await store.delete([manifests_key(job)])
-    await _sweep(store, job, set(), older_than=None)
-
-
 def write_manifest(manifest: Manifest) -> bytes:
     """A manifest as it is stored: compressed, since it may name very many partitions and parameters."""
     return zlib.compress(encode(manifest))
@@ -203,10 +197,8 @@ def _age(name: str) -> tuple[int, ...]:
         return ()
 
 
-async def _sweep(
-    store: Store, job: JobId, kept: set[str], older_than: tuple[int, ...] | None
-) -> None:
-    """Remove chunks of checkpoints that are not kept and older than one's own; None: all of them.
+async def _sweep(store: Store, job: JobId, kept: set[str], older_than: tuple[int, ...]) -> None:
+    """Remove chunks of checkpoints that are not kept and older than one's own.
 
     A leader whose time is over must not sweep away what a later one is writing.
     """
@@ -214,7 +206,7 @@ async def _sweep(
     gone = []
     async for key in store.scan(prefix):
         name = key[len(prefix) :].split(":", 1)[0]
-        if name not in kept and (older_than is None or _age(name) < older_than):
+        if name not in kept and _age(name) < older_than:
             gone.append(key)
     await store.delete(gone)
 
@@ -232,7 +224,6 @@ __all__: Sequence[str] = (
     "newest",
     "publish",
     "read_manifest",
-    "remove_all",
     "write_manifest",
     "write_partition",
 )
