@@ -84,7 +84,8 @@ async def monitoring(amqp_url: str, redis_url: str) -> AsyncIterator[Monitor]:
         yield monitor
     finally:
         stop.set()
-        await asyncio.wait_for(task, BOUND_S)
+        async with asyncio.timeout(BOUND_S):
+            await task
         await bus.close()
         await store.close()
 

@@ -591,7 +591,8 @@ async def test_it_serves_without_a_broker_and_takes_part_when_there_is_one() -> 
             await monitor.taking.wait()
     finally:
         stop.set()
-        await asyncio.wait_for(task, WAIT_S)
+        async with asyncio.timeout(WAIT_S):
+            await task
 
 
 async def test_after_an_outage_the_state_comes_from_the_store_although_events_were_lost(

@@ -162,7 +162,8 @@ class Monitor:
 
     async def _rest(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stop.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
 
     async def _check(self) -> None:
         """Look after what goes silently: the store, the broker's return, members that left."""

@@ -130,8 +130,10 @@ class ShardService:
         beat_at = rows_at = loop.time()
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(bridge.wake.wait(), max(beat_at - loop.time(), 0.0))
-                await asyncio.wait_for(bridge.urgent.wait(), max(rows_at - loop.time(), 0.0))
+                async with asyncio.timeout_at(beat_at):
+                    await bridge.wake.wait()
+                async with asyncio.timeout_at(rows_at):
+                    await bridge.urgent.wait()
             rows, events, beat = bridge.take()
             rows_at = loop.time() + ROWS_S if rows else rows_at
             try:

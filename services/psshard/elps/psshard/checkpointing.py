@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from elps.contracts.epoch import Epoch
 from elps.contracts.ids import PartitionId, ShardId
 from elps.contracts.messages import HostJob
 from elps.contracts.state import Progress
-from elps.psshard.identity import Identity
+from elps.psshard.origin import Origin
 from elps.psshard.reports import Written
 from elps.storage.checkpoints import Manifest, PartitionEntry, checkpoint_name
-from elps.stream.interval import Interval
 
 
 class Collecting:
@@ -48,34 +47,51 @@ class Collecting:
         return [self._entries[number] for number, _, _ in self._slices]
 
 
-def manifest_of(
-    host: HostJob,
-    identity: Identity,
-    collecting: Collecting,
-    entries: list[PartitionEntry],
-    skips: Iterable[Interval],
-    progress: Progress,
-    at: float,
-) -> Manifest:
-    """The manifest that makes a checkpoint valid. `at` is Unix time, s."""
-    document = host.document
-    return Manifest(
-        job=host.job,
-        name=collecting.name,
-        term=host.term.number,
-        iteration=collecting.version,
-        at=at,
-        layout=identity.layout,
-        dtype=document.dtype,
-        partitions=entries,
-        samples=identity.samples,
-        batch=document.batch.global_,
-        granule=document.batch.granule,
-        test_samples=identity.test_samples,
-        skips=[(i.lo, i.hi) for i in skips],
-        fingerprint=identity.fingerprint,
-        code_hash=identity.code_hash,
-        metrics=progress.metrics,
-        metrics_iteration=progress.metrics_iteration,
-        loss=progress.loss,
-    )
+class Checkpointing:
+    """At most one checkpoint is under way. Plain state; the leader guards it."""
+
+    def __init__(self, host: HostJob, origin: Origin) -> None:
+        self._host, self._origin = host, origin
+        self._collecting: Collecting | None = None
+
+    def forget(self) -> None:
+        """An epoch is over, and what was under way with it."""
+        self._collecting = None
+
+    def begin(self, epoch: Epoch, version: int) -> None:
+        """The shards are about to be told to write a version; a repeat changes nothing."""
+        if self._collecting is None or self._collecting.version != version:
+            self._collecting = Collecting(epoch, version, self._origin.slices, self._origin.placed)
+
+    def take(
+        self, shard: ShardId, report: Written, progress: Progress, at: float
+    ) -> Manifest | None:
+        """Take a shard's report; the manifest once every shard has reported. `at` is Unix time, s."""
+        collecting, identity = self._collecting, self._origin.identity
+        if collecting is None or identity is None:
+            return None
+        entries = collecting.add(shard, report)
+        if entries is None:
+            return None
+        self._collecting = None
+        document = self._host.document
+        return Manifest(
+            job=self._host.job,
+            name=collecting.name,
+            term=self._host.term.number,
+            iteration=collecting.version,
+            at=at,
+            layout=identity.layout,
+            dtype=document.dtype,
+            partitions=entries,
+            samples=identity.samples,
+            batch=document.batch.global_,
+            granule=document.batch.granule,
+            test_samples=identity.test_samples,
+            skips=[(i.lo, i.hi) for i in self._origin.skips],
+            fingerprint=identity.fingerprint,
+            code_hash=identity.code_hash,
+            metrics=progress.metrics,
+            metrics_iteration=progress.metrics_iteration,
+            loss=progress.loss,
+        )

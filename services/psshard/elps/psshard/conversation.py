@@ -21,6 +21,7 @@ from elps.psshard.trainers import Computed, Pushed, Sums, TrainerLink, Trainers,
 from elps.storage.checkpoints import Manifest
 from elps.wire.connection import Connection
 from elps.wire.frames import Header, Kind
+from elps.wire.handshake import Refused
 
 log = structlog.get_logger()
 
@@ -34,6 +35,9 @@ class Leader(Protocol):
     clock: Clock | None
     origin: Origin
     trainers: Trainers
+
+    def join(self, link: TrainerLink) -> None:
+        """Take a trainer in, or raise `Refused`."""
 
     def event(
         self, ask: Callable[[Clock, float], list[Command]], epoch: Epoch | None = None
@@ -63,8 +67,11 @@ class Conversation:
     def serve(self, connection: Connection, worker: WorkerId) -> None:
         """Serve one trainer until its connection ends."""
         lead, link = self._lead, TrainerLink(worker, connection)
-        with lead.lock:
-            lead.trainers.add(link)
+        try:
+            lead.join(link)
+        except Refused as error:  # what was true at the handshake is not any more
+            link.stop(str(error))
+            return
         cause = "its connection ended"
         try:
             while True:
@@ -217,6 +224,14 @@ class Conversation:
             return out + (clock.asked(worker, now) if link.asking else [])
 
         self._lead.event(admit, epoch)
+
+    def beat(self) -> None:
+        """Keep those who wait for us from giving up."""
+        with self._lead.lock:
+            waiting = [t for t in self._lead.trainers.all() if t.asking or not t.admitted]
+            epoch = self._lead.epoch
+        for link in waiting:
+            link.tell(Header(Kind.WAIT, epoch))
 
     def lend(self, epoch: Epoch, lend: Lend) -> None:
         """Hand out a lease."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 
 import structlog
@@ -19,11 +18,12 @@ from elps.contracts.errors import TaskError
 from elps.contracts.ids import JobId, ShardId, WorkerId
 from elps.contracts.messages import HostedJob, HostJob, Phase
 from elps.psshard.bridge import Bridge
-from elps.psshard.checkpointing import Collecting, manifest_of
+from elps.psshard.checkpointing import Checkpointing
 from elps.psshard.conversation import Conversation
 from elps.psshard.core import commands as do
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command
+from elps.psshard.inorder import InOrder
 from elps.psshard.keeping import Keeper
 from elps.psshard.link import BEAT_S
 from elps.psshard.orders import Order, Orders
@@ -32,16 +32,15 @@ from elps.psshard.peers import Peers
 from elps.psshard.phases import live_phase
 from elps.psshard.reporting import Reporter
 from elps.psshard.reports import Frozen, Missed, Progressed, Report, Trouble, Written
-from elps.psshard.trainers import Trainers
+from elps.psshard.ticker import Ticker
+from elps.psshard.trainers import TrainerLink, Trainers
 from elps.storage.checkpoints import Manifest
 from elps.stream.interval import Interval
 from elps.wire.connection import Connection
-from elps.wire.frames import Header, Kind
 from elps.wire.handshake import Refused
 
 LAGS_S = 5.0
 """A checkpoint that is not in the store after this time is shown."""
-TICK_S = 0.1
 
 log = structlog.get_logger()
 
@@ -59,29 +58,25 @@ class Lead:
         self.clock: Clock | None = None  #: None until the job is opened
         self.epoch = Epoch(host.term, 0)  #: n counts openings; 0: not opened yet
         self._me, self._bridge = me, bridge
-        self._commands: deque[tuple[Epoch, Command]] = deque()
-        self._draining = False  #: a thread is executing commands
+        self._commands = InOrder(host.job, self._execute, self._broken)
         self._keeper = Keeper(host.job, bridge, self.fail)
-        self._collecting: Collecting | None = None
+        self._checkpointing = Checkpointing(host, self.origin)
         self._ended: tuple[Phase, str] | None = None  #: finished, failed or paused, with the reason
         self._pause_wanted = False
         self._conversation = Conversation(self)
-        self._directions: deque[Callable[[], None]] = (
-            deque()
-        )  #: the scheduler's word, not carried out yet
-        self._nudge = threading.Event()  #: wakes the ticker
+        self._ticker, self._beat_at = Ticker(self._tick), 0.0
         self._peers = Peers(host, me, orders, self.reported, self._restored, self.fail)
 
     def start(self) -> None:
         """Begin: dial the other shards, and find out where the job starts from."""
         self._peers.start()
         self._keeper.in_background("lead", self._resolve)
-        self._keeper.in_background("tick", self._tick)
+        self._keeper.in_background("tick", lambda: self._ticker.run(self._keeper.closed))
 
     def close(self, reason: str) -> None:
         """Stop leading: trainers are told, links end."""
         self._keeper.closed.set()
-        self._nudge.set()
+        self._ticker.wake()
         with self.lock:
             links = self.trainers.all()
         for link in links:
@@ -110,7 +105,7 @@ class Lead:
             with self.lock:
                 rules = self.origin.lay_out(manifest)
                 epoch = self.epoch = Epoch(self.host.term, self.epoch.n + 1)
-                self._collecting = None
+                self._checkpointing.forget()
                 metrics_at = manifest.metrics_iteration if manifest is not None else None
                 clock = self.clock = Clock(
                     rules,
@@ -157,9 +152,18 @@ class Lead:
     def check(self, worker: WorkerId) -> None:
         """Raise `Refused` when a trainer may not connect."""
         with self.lock:
-            if self._keeper.closed.is_set() or self._ended is not None:
-                raise Refused("the job has ended here", "over")
-            self.trainers.check(worker)
+            self._may_join(worker)
+
+    def _may_join(self, worker: WorkerId) -> None:
+        if self._keeper.closed.is_set() or self._ended is not None:
+            raise Refused("the job has ended here", "over")
+        self.trainers.check(worker)
+
+    def join(self, link: TrainerLink) -> None:
+        """Take a trainer in that has shaken hands; raise `Refused` when it may not any more."""
+        with self.lock:
+            self._may_join(link.worker)
+            self.trainers.add(link)
 
     def serve_trainer(self, connection: Connection, worker: WorkerId) -> None:
         """Serve a trainer's lease connection until it ends."""
@@ -201,16 +205,11 @@ class Lead:
         with self.lock:
             if epoch != self.epoch:
                 return
-            name = self.origin.manifest.name if self.origin.manifest is not None else ""
-            if damaged:
-                if name in self.origin.damaged:
-                    return
-                self.origin.damaged.add(name)
-        if damaged:
-            self._reopen(
-                f"checkpoint {name} cannot be loaded by {shard}: {reason}", must_restore=True
-            )
-        else:
+            condemned = self.origin.condemn() if damaged else None
+        if condemned is not None:
+            what = f"checkpoint {condemned} cannot be loaded by {shard}: {reason}"
+            self._reopen(what, must_restore=True)
+        elif not damaged:
             self.fail(f"{shard}: {reason}")
 
     def _restored(self, shard: ShardId) -> None:
@@ -228,17 +227,10 @@ class Lead:
 
     def _collect(self, shard: ShardId, report: Written) -> None:
         with self.lock:
-            collecting, identity = self._collecting, self.origin.identity
-            if collecting is None or identity is None or report.epoch != self.epoch:
+            if report.epoch != self.epoch:
                 return
-            entries = collecting.add(shard, report)
-            if entries is None:
-                return
-            self._collecting = None
-            skips, progress = self.origin.skips, self.reporter.progress
-            manifest = manifest_of(
-                self.host, identity, collecting, entries, skips, progress, time.time()
-            )
+            progress = self.reporter.progress
+            manifest = self._checkpointing.take(shard, report, progress, time.time())
 
         def valid() -> None:
             self.reporter.checkpointed(report.version)
@@ -246,7 +238,8 @@ class Lead:
                 lambda clock, now: clock.checkpoint_written(report.version, now), report.epoch
             )
 
-        self._keeper.publish(manifest, lambda: self.epoch == report.epoch, valid)
+        if manifest is not None:
+            self._keeper.publish(manifest, lambda: self.epoch == report.epoch, valid)
 
     # --- events and commands ------------------------------------------------------------------------------------------
 
@@ -259,29 +252,13 @@ class Lead:
                 return
             if epoch is not None and epoch != self.epoch:
                 return
-            self._commands.extend((self.epoch, c) for c in ask(self.clock, time.monotonic()))
-        self._drain()
+            self._commands.put((self.epoch, c) for c in ask(self.clock, time.monotonic()))
+        self._commands.work()
 
-    def _drain(self) -> None:
-        while True:
-            with self.lock:
-                if self._draining or not self._commands:
-                    return
-                self._draining = True
-                batch = list(self._commands)
-                self._commands.clear()
-            try:
-                for epoch, command in batch:
-                    if epoch == self.epoch:
-                        self._execute(epoch, command)
-            except Exception as error:  # a fault of ours: what is left of the batch is lost
-                log.exception("leader_failed", job=self.job)
-                self.fail(f"the leader failed: {type(error).__name__}: {error}")
-            finally:
-                with self.lock:
-                    self._draining = False
-
-    def _execute(self, epoch: Epoch, command: Command) -> None:
+    def _execute(self, what: tuple[Epoch, Command]) -> None:
+        epoch, command = what
+        if epoch != self.epoch:
+            return
         match command:
             case do.Lend():
                 self._conversation.lend(epoch, command)
@@ -309,14 +286,12 @@ class Lead:
                 self.reporter.evaluated(version, metrics)
             case do.IterationDone():
                 self.reporter.iteration_done(command, self.clock.plan if self.clock else 0)
-            case do.Remark(what, reason, about, iteration):
-                self.reporter.event(what, reason, worker=about, iteration=iteration)
+            case do.Remark(happened, reason, about, iteration):
+                self.reporter.event(happened, reason, worker=about, iteration=iteration)
 
     def _to_shards(self, epoch: Epoch, order: Order) -> None:
         """Say it to every shard, the others first: their way is longer."""
         match order:
-            case do.AnnounceGate(version) if version < 0:
-                return  # a link came up before the first values: nothing is announced yet
             case do.Grant(interval, _):
                 self._skip(interval)
             case do.WriteCheckpoint(version):
@@ -324,10 +299,7 @@ class Lead:
                 with self.lock:
                     if epoch != self.epoch:
                         return
-                    if self._collecting is None or self._collecting.version != version:
-                        self._collecting = Collecting(
-                            epoch, version, self.origin.slices, self.origin.placed
-                        )
+                    self._checkpointing.begin(epoch, version)
         self._peers.tell_all(epoch, order)
 
     def _skip(self, interval: Interval) -> None:
@@ -344,8 +316,7 @@ class Lead:
 
         Carried out by the ticker: it is given in the event loop, which must not wait for sockets and arrays.
         """
-        self._directions.append(lambda: self._direct(goal, workers, exits))
-        self._nudge.set()
+        self._ticker.hand(lambda: self._direct(goal, workers, exits))
 
     def _direct(self, goal: str, workers: list[WorkerId], exits: dict[WorkerId, str]) -> None:
         pause = goal == "pause"
@@ -353,17 +324,14 @@ class Lead:
             self.trainers.allowed = set(workers)
             self._pause_wanted = pause
             not_begun = self.clock is None
-        for worker in sorted(exits):
-            self._exit_seen(worker, exits[worker])
+        for worker, text in sorted(exits.items()):
+            self._exited(worker, text)
         self.event(lambda clock, now: clock.expect(workers, now))
+        self.event(lambda clock, now: clock.pause(now) if pause else clock.resume(now))
         if pause and not_begun:
             self._end("paused", "paused before it began")
-        elif pause:
-            self.event(lambda clock, now: clock.pause(now))
-        else:
-            self.event(lambda clock, now: clock.resume(now))
 
-    def _exit_seen(self, worker: WorkerId, text: str) -> None:
+    def _exited(self, worker: WorkerId, text: str) -> None:
         self.event(lambda clock, now: clock.exit_seen(worker, text, now))
 
     @property
@@ -382,41 +350,34 @@ class Lead:
         log.error("job_failed", job=self.job, reason=reason)
         self._end("failed", reason)
 
+    def _broken(self, what: str) -> None:
+        self.fail(f"the leader failed: {what}")
+
     def _end(self, phase: Phase, reason: str) -> None:
         """The job ends or pauses here: nothing is lent any more, trainers go home."""
         with self.lock:
             if self._ended is not None:
                 return
             self._ended = (phase, reason)
-            if self.clock is not None:
-                self.clock.over = True
-            links = self.trainers.all()
+            links, epoch = self.trainers.all(), self.epoch
+            calls = self.clock.close(time.monotonic()) if self.clock is not None else []
         for link in links:
             link.stop(reason)
+        for call in calls:
+            self._to_shards(epoch, call)
         self._bridge.beat()
 
     def _tick(self) -> None:
-        beat_at = 0.0
-        while not self._keeper.closed.is_set():
-            self._nudge.wait(TICK_S)
-            self._nudge.clear()
-            while self._directions:
-                self._directions.popleft()()
-            now = time.monotonic()
-            self.event(lambda clock, at: clock.tick(at))
-            if now - beat_at >= BEAT_S:
-                beat_at = now
-                self._peers.beat()
-                with self.lock:
-                    waiting = [t for t in self.trainers.all() if t.asking or not t.admitted]
-                for link in waiting:
-                    link.tell(Header(Kind.WAIT, self.epoch))
+        self.event(lambda clock, at: clock.tick(at))
+        if (now := time.monotonic()) - self._beat_at >= BEAT_S:
+            self._beat_at = now
+            self._peers.beat()
+            self._conversation.beat()
 
     def status(self, bytes_held: int) -> HostedJob:
         """The job as the leader's beat shows it."""
-        now = time.monotonic()
         with self.lock:
-            clock = self.clock
+            clock, now = self.clock, time.monotonic()
             phase, reason = self._ended or live_phase(
                 clock,
                 now,

@@ -64,6 +64,14 @@ class Origin:
         """The newest checkpoint that is not known to be damaged."""
         return next((m for m in manifests if m.name not in self.damaged), None)
 
+    def condemn(self) -> str | None:
+        """The checkpoint in use cannot be loaded: its name, the first time that this is told."""
+        name = self.manifest.name if self.manifest is not None else ""
+        if name in self.damaged:
+            return None
+        self.damaged.add(name)
+        return name
+
     def add_skips(self, skips: list[Interval]) -> None:
         """Keep more granted skips."""
         self.skips = sorted({*self.skips, *skips})

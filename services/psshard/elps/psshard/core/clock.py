@@ -110,10 +110,7 @@ class Clock:
         self._out += self._lending.leave(worker, f"{worker} is lost: {cause}")
 
     def exit_seen(self, worker: WorkerId, text: str, now: float) -> list[Command]:
-        """An agent told how a worker's process ended: it is lost, and the last one of a doomed lease is named with it.
-
-        The connection of a dead process may look alive for a while, when its machine is cut off say.
-        """
+        """An agent told how a worker's process ended, whose connection may look alive for a while yet."""
         self._lose(worker, text, now)
         if (verdict := self._deaths.verdict(now, worker, text)) is not None:
             self._fail(verdict)
@@ -195,7 +192,7 @@ class Clock:
     def link_restored(self, _shard: ShardId, now: float) -> list[Command]:
         """A shard is reachable again: say again, to all, what may have been lost on the way. Repeats do no harm."""
         self._out += [*self._skipping.again(), *self._saving.again()]
-        self._out.append(do.AnnounceGate(self.gate))
+        self._out += [do.AnnounceGate(self.gate)] if self.gate >= self.start else []
         self._out += self._lending.called_back()
         return self._serve(now)
 
@@ -309,6 +306,11 @@ class Clock:
                 why = "computed, but not complete on every partition in time"
                 self._out += self._lending.free(self.t, piece, 1, why)
         return self._serve(now)
+
+    def close(self, now: float) -> list[do.CallBack]:
+        """The job ends or rests here: those who wait for a version that will not come are called back."""
+        self.over = True
+        return self._lending.call_all_back(now)
 
     # --- decisions ----------------------------------------------------------------------------------------------------
 

@@ -200,13 +200,19 @@ class Lending:
                 out.append(do.CallBack(worker, lease.ticket))
         return out
 
-    def called_back(self) -> list[Command]:
+    def called_back(self) -> list[do.CallBack]:
         """The calls that nobody has followed yet: said again when a link comes back."""
         return [
             do.CallBack(w, self.hands[w].ticket)
             for w in sorted(self.hands)
             if self.hands[w].called_at is not None
         ]
+
+    def call_all_back(self, now: float) -> list[do.CallBack]:
+        """Nothing that is waited for will come any more: whoever has a lease in hand is to ask again."""
+        for lease in self.hands.values():
+            lease.called_at = now
+        return self.called_back()
 
     def outstanding(self, t: int, now: float) -> str:
         """What of iteration t and of the evaluation is not computed, for people; empty when nothing is."""

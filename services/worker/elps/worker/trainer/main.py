@@ -150,9 +150,14 @@ class Trainer:
         finally:
             self._waiting = False
 
+    def _tell(self, header: Header, meta: dict[str, Any] | None = None) -> None:
+        """Send to the leader. Whether it is still there shows in what it says next, a reason to stop included."""
+        with contextlib.suppress(ConnectionEnded):
+            self._leader.send(header, meta)
+
     def say_goodbye(self) -> None:
         """Tell the leader that this is no death: nothing of the lease in hand was begun."""
-        self._leader.send(Header(Kind.LEAVING, self._epoch), {"what": "its agent ends it"})
+        self._tell(Header(Kind.LEAVING, self._epoch), {"what": "its agent ends it"})
 
     def step(self) -> bool:
         """Do what the leader says next; False when it says stop."""
@@ -199,13 +204,13 @@ class Trainer:
 
     def _ask(self, done: dict[str, Any] | None) -> None:
         self._free_at = time.perf_counter()
-        self._leader.send(Header(Kind.ASK, self._epoch), done)
+        self._tell(Header(Kind.ASK, self._epoch), done)
 
     def _initialise(self, shards: Shards) -> None:
         self.where = f"worker {self._start.worker}, computing the first parameters"
         status = shards.push_values(self._job.initial())
         if status is Status.OK:
-            self._leader.send(Header(Kind.INITIALISED, self._epoch))
+            self._tell(Header(Kind.INITIALISED, self._epoch))
 
     def _pull(self, shards: Shards, version: int, ticket: int) -> tuple[Status, float, float]:
         if self._held == version:
@@ -231,7 +236,7 @@ class Trainer:
         compute_s = time.perf_counter() - began
         if self._gradient.bad:
             self._gradient.drop()
-            self._leader.send(
+            self._tell(
                 Header(Kind.BAD, self._epoch, iteration=t, interval=interval),
                 {"what": self._gradient.bad},
             )
@@ -252,7 +257,7 @@ class Trainer:
         began = time.perf_counter()
         if self._gradient.push() in (Status.OK, Status.REFUSED):
             push_s = time.perf_counter() - began
-            self._leader.send(
+            self._tell(
                 Header(Kind.PUSHED, self._epoch, iteration=t, interval=interval), {"push_s": push_s}
             )
         self._free_at = time.perf_counter()
@@ -265,7 +270,7 @@ class Trainer:
         self.where = f"worker {self._start.worker}, evaluation of version {version}, samples {part}"
         sums = self._job.evaluate(self._params, part.lo, part.hi)
         shown = {n: v if math.isfinite(v) else None for n, v in sums.items()}
-        self._leader.send(
+        self._tell(
             Header(
                 Kind.EVALUATED, self._epoch, iteration=version, interval=Interval(part.lo, part.hi)
             ),
