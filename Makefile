@@ -74,7 +74,15 @@ cover: $(STAMP) ## Which lines the tests without input or output reach
 bench: setup ## Measure; prints JSON lines
 	@for file in tests/bench/bench_*.py; do $(BIN)/python $$file $(ARGS) || exit 1; done
 
+# One line in place of a usage text; in the environment the value is safe from the shell.
+up: export COUNT_OF_WORKERS := $(WORKERS)
+up: export COUNT_OF_SHARDS := $(SHARDS)
 up: $(STAMP) ## Start a private RabbitMQ, Redis and all services, or change their number [WORKERS=2] [SHARDS=2]
+	@for name in WORKERS SHARDS; do \
+	  eval "count=\$$COUNT_OF_$$name"; \
+	  { test "$$count" -ge 1 && test "$$count" -le 256; } 2>/dev/null || \
+	    { echo "$$name=$$count: expected a whole number from 1 to 256, as in: make up $$name=2" >&2; exit 2; }; \
+	done
 	@$(LOCAL) up --workers $(WORKERS) --shards $(SHARDS)
 
 down: $(STAMP) ## Checkpoint running jobs and end all of it

@@ -7,6 +7,7 @@ would. The task is simple: each sample's gradient is 1 everywhere and the rate i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import threading
 from collections.abc import Callable
@@ -36,9 +37,10 @@ from elps.psshard.listener import Listener
 from elps.storage.memory import MemoryStore
 from elps.stream.interval import Interval
 from elps.tasks.layout import Layout
-from elps.wire.connection import Connection
+from elps.wire.connection import Connection, ConnectionEnded
 from elps.wire.frames import Header, Kind, Status
-from elps.worker.trainer.shards import Shards, reach
+from elps.worker.trainer.inbox import Inbox
+from elps.worker.trainer.shards import CalledAway, Shards, reach
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -195,6 +197,12 @@ class Stack:
             assert not trainer.is_alive(), f"{trainer.worker} did not end"
 
 
+def tell(leader: Connection, header: Header, meta: dict[str, Any] | None = None) -> None:
+    """As a trainer does: what the leader said before it hung up is read all the same."""
+    with contextlib.suppress(ConnectionEnded):
+        leader.send(header, meta)
+
+
 class FakeTrainer(threading.Thread):
     """Speaks frames. `before` is asked before each frame of the leader is followed; False makes it die there."""
 
@@ -231,7 +239,8 @@ class FakeTrainer(threading.Thread):
             start = self._start_trainer()
             self.leader = reach(start, first.host, port, "leader", "lease", JOIN_S)
             self.leader.send(Header(Kind.READY), self._says)
-            while self._step(self.leader):
+            self._inbox = Inbox(self.leader)
+            while self._step(self.leader, self._inbox):
                 pass
         except (ElpsError, TimeoutError) as error:
             self.ended = self.ended or str(error)
@@ -247,13 +256,20 @@ class FakeTrainer(threading.Thread):
                 shard.port = NOBODY
             self.shards.close()
 
-    def _step(self, leader: Connection) -> bool:
-        header = leader.receive(idle_s=20)
-        meta = leader.meta(header)
+    def _step(self, leader: Connection, inbox: Inbox) -> bool:
+        header, meta = inbox.take(20)
         self.seen.append(header.kind)
         if not self._before(self, header):
             self.ended = f"died at {header.kind.name}"
             return False
+        try:
+            return self._follow(leader, inbox, header, meta)
+        except CalledAway:
+            return True
+
+    def _follow(
+        self, leader: Connection, inbox: Inbox, header: Header, meta: dict[str, Any]
+    ) -> bool:
         match header.kind:
             case Kind.STOP:
                 self.ended = meta["reason"]
@@ -263,14 +279,18 @@ class FakeTrainer(threading.Thread):
                     self.shards.close()
                 places = self._real_map(meta)
                 self.shards = Shards(
-                    self._start_trainer(), header.epoch, places, self.params.itemsize
+                    self._start_trainer(),
+                    header.epoch,
+                    places,
+                    self.params.itemsize,
+                    inbox.called_away,
                 )
                 self.shards.connect()
                 self._ask(leader, None)
             case Kind.INITIALISE:
                 assert self.shards is not None
                 if self.shards.push_values(np.zeros_like(self.params)) is Status.OK:
-                    leader.send(Header(Kind.INITIALISED, header.epoch))
+                    tell(leader, Header(Kind.INITIALISED, header.epoch))
             case Kind.TRAIN if self.shards is not None and header.epoch == self.shards.epoch:
                 self.leases.append(header)
                 self._train(leader, header, self.shards)
@@ -278,13 +298,13 @@ class FakeTrainer(threading.Thread):
                 if self._pull(leader, header, self.shards):
                     where = {"iteration": header.iteration, "interval": header.interval}
                     sums = {"loss": float(header.interval.size * header.iteration)}
-                    leader.send(Header(Kind.EVALUATED, header.epoch, **where), {"sums": sums})  # type: ignore[arg-type]
+                    tell(leader, Header(Kind.EVALUATED, header.epoch, **where), {"sums": sums})  # type: ignore[arg-type]
                     self._ask(leader, None)
         return True
 
     def _ask(self, leader: Connection, done: dict[str, Any] | None) -> None:
         assert self.shards is not None
-        leader.send(Header(Kind.ASK, self.shards.epoch), done)
+        tell(leader, Header(Kind.ASK, self.shards.epoch), done)
 
     def _pull(self, leader: Connection, lease: Header, shards: Shards) -> bool:
         status = pull(shards, lease.iteration, lease.ticket, self.params)
@@ -299,9 +319,8 @@ class FakeTrainer(threading.Thread):
             return
         t, interval = lease.iteration, lease.interval
         if self._bad(t, interval):
-            leader.send(
-                Header(Kind.BAD, lease.epoch, iteration=t, interval=interval), {"what": "NaN"}
-            )
+            bad = Header(Kind.BAD, lease.epoch, iteration=t, interval=interval)
+            tell(leader, bad, {"what": "NaN"})
             self._ask(leader, None)
             return
         self._ask(
@@ -310,9 +329,8 @@ class FakeTrainer(threading.Thread):
         )
         gradient = np.full_like(self.params, interval.size)
         if push(shards, t, interval, gradient) is Status.OK:
-            leader.send(
-                Header(Kind.PUSHED, lease.epoch, iteration=t, interval=interval), {"push_s": 0.0}
-            )
+            pushed = Header(Kind.PUSHED, lease.epoch, iteration=t, interval=interval)
+            tell(leader, pushed, {"push_s": 0.0})
 
     def _real_map(self, meta: dict[str, Any]) -> list[dict[str, Any]]:
         return [s | {"port": self._real[s["port"]]} for s in meta["shards"]]

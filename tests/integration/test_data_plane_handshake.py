@@ -112,12 +112,12 @@ def test_both_sides_come_to_trust_each_other(listener: Listener) -> None:
 @pytest.mark.parametrize(
     ("hello", "secret", "text"),
     [
-        (HELLO, "another", "job-w1 does not know the secret of job job"),
-        (HELLO, "", "does not know the secret"),
+        (HELLO, "another", "not here .yet., or its secret is another"),
+        (HELLO, "", "its secret is another"),
         (
             Hello(job=JobId("ghost"), purpose="push", sender="x", term=3),
             SECRET,
-            "job ghost is not here",
+            "not here .yet., or its secret is another",
         ),
     ],
 )
@@ -128,6 +128,19 @@ def test_a_client_is_refused_with_the_reason(
         dial("127.0.0.1", listener.port, hello, secret, peer="shard-1")
     assert "shard-1" in str(refused.value)
     assert SECRET not in str(refused.value)
+    assert refused.value.code == "later"  # the job may be hosted in a moment
+
+
+def test_a_stranger_cannot_tell_whether_a_job_is_here() -> None:
+    absent = HELLO_BYTES.replace(b'"job":"job"', b'"job":"jo2"')
+    here, error = answer_of(lambda g: said_by_a_client(g, secret="guessed"))
+    assert "job-w1 does not know the secret of job job" in str(error)
+    not_here, error = answer_of(lambda g: said_by_a_client(g, secret="guessed", hello=absent))
+    assert "job jo2 is not here" in str(error)
+    assert here == not_here
+    for term in (b"0", b"99999"):
+        hello = HELLO_BYTES.replace(b'"term":3', b'"term":' + term)
+        assert answer_of(lambda g, h=hello: said_by_a_client(g, secret="x", hello=h))[0] == here  # type: ignore[misc]
 
 
 def test_an_honest_client_by_hand_is_welcome() -> None:
@@ -183,7 +196,8 @@ def test_a_proof_seen_on_an_earlier_connection_is_worth_nothing() -> None:
     assert answer_of(keep)[1] is None
     heard, error = answer_of(lambda _: kept[0])
     assert isinstance(error, Refused)
-    assert b"does not know the secret" in heard
+    assert "does not know the secret" in str(error)
+    assert heard == answer_of(lambda _: kept[0][:-1] + b"x")[0]
 
 
 def test_a_proof_for_one_hello_is_no_proof_for_another() -> None:
@@ -323,9 +337,10 @@ def test_more_connections_than_allowed_are_closed_at_once_and_room_is_given_back
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(listening, "MAX_CONNECTIONS", 3)
-    ended = threading.Event()
+    served, ended = threading.Semaphore(0), threading.Event()
 
     def serve(connection: Connection, hello: Hello) -> None:
+        served.release()
         try:
             connection.receive()
         finally:
@@ -334,6 +349,8 @@ def test_more_connections_than_allowed_are_closed_at_once_and_room_is_given_back
     listener = Listener("127.0.0.1", 0, secret_of, check, serve)
     try:
         open_ = [dial("127.0.0.1", listener.port, HELLO, SECRET, peer="s") for _ in range(3)]
+        for _ in open_:  # while the other side is at the handshake it does not count
+            assert served.acquire(timeout=5)
         with pytest.raises(RetryLater):
             dial("127.0.0.1", listener.port, HELLO, SECRET, peer="s")
         open_[0].close()

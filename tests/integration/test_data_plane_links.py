@@ -15,6 +15,7 @@ import pytest
 
 from elps.contracts.job import Checkpoint
 from elps.psshard import lead, link, serving
+from elps.psshard.slab import Slab
 from elps.wire.frames import Header, Kind
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -157,6 +158,65 @@ def test_a_link_that_is_cut_again_and_again_costs_nothing_but_time(
     assert (final(linked.stack) == -60).all()
     skipped = manifests(linked.stack)[0].skips
     assert {lo // 8 for lo, _ in skipped} == bad
+
+
+def test_a_link_that_comes_and_goes_is_said_to_be_down(linked: Linked) -> None:
+    """Each outage is short, but the link is never there for long."""
+    stack, hold, done = linked.stack, threading.Event(), threading.Event()
+    message = stack.host(document())
+    stack.trainer(message, 1, before=lambda *_: hold.wait(WITHIN_S))
+
+    def cut() -> None:
+        while not done.wait(0.05):
+            linked.proxy.cut()
+
+    cutter = threading.Thread(target=cut)
+    cutter.start()
+    try:
+        reason = comes_to(stack, "waiting")
+        connections = linked.proxy.connections
+        eventually(lambda: linked.proxy.connections > connections + 5)
+        assert stack.status().phase == "waiting"
+    finally:
+        done.set()
+        cutter.join()
+    assert "cannot reach shard-2: " in reason
+    hold.set()
+    comes_to(stack, "finished")
+    assert (final(stack) == -30).all()
+
+
+def test_a_fault_told_in_vain_while_a_link_was_down_is_told_again(
+    linked: Linked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack = linked.stack
+    message = stack.host(document())
+
+    add, faults = Slab.add, [MemoryError("no room")]
+
+    def fails_once(self: Slab, *args: Any) -> None:
+        if linked.holding.is_set() and self is member_of(stack.hosts[1])._slab and faults:
+            raise faults.pop()
+        add(self, *args)
+
+    monkeypatch.setattr(Slab, "add", fails_once)
+
+    def breaks(t: int, interval: Any) -> bool:
+        if t == 5 and not linked.holding.is_set():
+            linked.proxy.refusing = True
+            linked.proxy.cut()
+            eventually(lambda: member_of(stack.hosts[1])._hearers == ())
+            linked.holding.set()
+        return False
+
+    stack.trainer(message, 1, bad=breaks)
+    assert linked.holding.wait(WITHIN_S)
+    eventually(lambda: member_of(stack.hosts[1])._trouble is not None)
+    assert stack.status().phase != "failed"
+    linked.proxy.refusing = False
+    reason = comes_to(stack, "failed")
+    assert reason.startswith("shard-2: samples [40, 48), partition ")
+    assert reason.endswith("MemoryError: no room")
 
 
 def test_a_freeze_lost_with_its_link_is_said_again(linked: Linked) -> None:

@@ -609,3 +609,14 @@ async def test_after_an_outage_the_state_comes_from_the_store_although_events_we
         return bool((await stack.get("/api/jobs/j"))["state"] == "finished")
 
     await stack.until(caught_up)
+
+
+async def test_a_worker_that_the_record_no_longer_has_is_not_shown_on(stack: Stack) -> None:
+    await stack.change(record())
+    await stack.beats("1")
+    await stack.settled()
+    alone = Allocation(term=TERM, shards=[ShardId("s1")], workers={WorkerId("j-w2"): AgentId("a1")})
+    await stack.store.hash_put(topology.JOB_INDEX, "j", encode(record(allocation=alone)))
+    await stack.monitor.desk.check_store()
+    assert (await stack.get("/api/jobs/j"))["workers"] == ["j-w2"]
+    assert (await Client(stack.bus).query(Query(what="job", job="j")))["workers"] == ["j-w2"]

@@ -118,7 +118,7 @@ def draw_job(r: random.Random, focus: str) -> Job:
     granule = r.choice((1, 1, 1, 2, 3))
     batch = granule * r.randint(1, max(1, 8 // granule))
     samples = r.choice((r.randint(1, 20), r.randint(batch, 3 * batch)))
-    iterations = r.randint(2, 5)
+    iterations = r.randint(4, 12) if focus == "moves" else r.randint(2, 5)
     geometry = Geometry(samples, batch, granule)
     end = geometry.iteration(iterations - 1).hi
     evaluates = r.random() < 0.5
@@ -141,6 +141,7 @@ def draw_job(r: random.Random, focus: str) -> Job:
         floor_s=2.0,
         max_deaths=r.choice((3, 100, 100, 100)),
         max_tries=r.choice((1, 2, 3)),
+        max_skipping=100,
     )
     bad: set[int] = set()
     if r.random() < 0.3:

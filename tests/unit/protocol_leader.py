@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,8 @@ from protocol_shard import Shard
 from protocol_trainer import Trainer
 
 from elps.contracts.epoch import Epoch, Term
-from elps.contracts.ids import ShardId
+from elps.contracts.ids import PartitionId, ShardId
+from elps.placement import place
 from elps.psshard.core import commands as do
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command, Timing
@@ -27,12 +29,19 @@ class Failed(Exception):
 class Leader:
     """Keeps the job's clock, its skips and its checkpoints."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, placed: dict[PartitionId, ShardId]) -> None:
         self.world = world
+        self.placed = placed  #: the map in force
+        self.carried: int | None = (
+            None  #: version that it was exchanged at; None: it came with an opening
+        )
+        self.wanted: list[ShardId] = []  #: empty: where everything is, is right
+        self.wanted_at = 0  #: version at which that was said last
+        self.commands: deque[tuple[Epoch, Command]] = deque()
         self.trainers: dict[str, Trainer] = {}  #: connected
         self.skips = list(world.job.skips)
         self.checkpoints: dict[int, list[State]] = {}
-        self.epoch = Epoch(Term(1, 7), -1)
+        self.epoch = self.opened = Epoch(Term(1, 7), -1)
         self.finished: int | None = None
         self.failed: str | None = None
         self.rolling_back = False
@@ -44,45 +53,61 @@ class Leader:
     def open(self, *, new_term: bool) -> None:
         """Begin the next epoch from the newest checkpoint."""
         term, world = self.epoch.term, self.world
-        self.epoch = (
+        self.epoch = self.opened = (
             Epoch(Term(term.number + 1, 9), 0) if new_term else Epoch(term, self.epoch.n + 1)
         )
         self.rolling_back = self.resting = False
-        self.start = max(self.checkpoints, default=0)
+        self.start = self.wanted_at = max(self.checkpoints, default=0)
         self.lent: dict[int, set[Interval]] = {}
         self.ticket, self.row = 0, self.start
         self.collecting: dict[ShardId, dict[int, State]] = {}
-        self.writing = -1
+        self.writing, self.carried = -1, None
         newest = self.start if self.checkpoints else None
+        if self.wanted and world.r.random() < 0.5:
+            self.placed = place(world.sizes, self.wanted, current=self.placed)
         self.clock: Clock = world.clock(
             world.job.rules,
-            [s for s, shard in world.shards.items() if shard.partitions],
+            sorted(set(self.placed.values())),
             self.start,
             world.now,
             skips=self.skips,
             checkpoint=newest,
             evaluated=self.evaluated,
+            moving=world.moving(world.sizes, self.placed, world.wave_bytes),
         )
         for shard in world.shards.values():
             self._assign(shard)
         self.event(self.epoch, lambda c: c.expect(sorted(self.trainers), world.now))
         for trainer in sorted(self.trainers.values(), key=lambda t: t.name):
             self.greet(trainer)
+        self.event(self.epoch, lambda c: c.want(self.wanted, world.now))
 
     def _assign(self, shard: Shard) -> None:
-        states = self.checkpoints.get(self.start, self.world.job.start())
-        # Not those of the job's list: it may hold one that comes into force with the next epoch only.
-        send, skips = self.world.net.send, tuple(self.clock.skips)
-        send(shard.from_leader, shard.assign, self.epoch, self.start, states, skips)
+        # Not the skips of the job's list: it may hold one that comes into force with the next epoch only.
+        skips, start, states = tuple(self.clock.skips), self.carried, None
+        if start is None:
+            start, states = self.start, self.checkpoints.get(self.start, self.world.job.start())
+        link = shard.from_leader
+        self.world.net.send(link, shard.assign, self.epoch, start, states, self.placed, skips)
 
     def greet(self, trainer: Trainer) -> None:
         """A trainer is connected and ready."""
-        self.world.net.send(trainer.from_leader, trainer.begin, self.epoch)
+        self._tell_map(trainer)
         self.event(self.epoch, lambda c: c.worker_ready(trainer.name, self.world.now))
+
+    def _tell_map(self, trainer: Trainer) -> None:
+        link, since = trainer.from_leader, self.opened.n
+        self.world.net.send(link, trainer.begin, self.epoch, since, self.placed)
 
     def connect(self, trainer: Trainer) -> None:
         self.trainers[trainer.name] = trainer
         self.greet(trainer)
+
+    def want(self, shards: list[ShardId]) -> None:
+        """The scheduler's plan says where the partitions are to lie."""
+        if shards != self.wanted:
+            self.wanted, self.wanted_at = shards, self.clock.t
+        self.event(self.epoch, lambda c: c.want(shards, self.world.now))
 
     def lost(self, trainer: Trainer, cause: str) -> None:
         """Its lease connection ended."""
@@ -108,19 +133,46 @@ class Leader:
     # --- what trainers say ----------------------------------------------------------------------------------------
 
     def event(self, epoch: Epoch | None, call: Callable[[Clock], list[Command]]) -> None:
-        """Give the clock an event of the epoch in force, and do what it commands, in order."""
-        if epoch != self.epoch or self.finished is not None or self.failed is not None:
+        """Give the clock an event of the history in force, and do what it commands, in order."""
+        if not self._counts(epoch) or self.finished is not None or self.failed is not None:
             return
-        for command in call(self.clock):
-            self._execute(command)
-        if self.world.thorough and epoch == self.epoch:
+        at = self.epoch
+        commands = call(self.clock)
+        self.commands.extend((at, command) for command in commands)
+        self._work(waits=True)
+        if self.world.thorough and commands and self._counts(at):
             self.clock.check_invariants(lambda t: self.lent.get(t, ()))
+
+    def _counts(self, epoch: Epoch | None) -> bool:
+        """Whether what is said under an epoch counts: since the opening, only the map has changed."""
+        if epoch is None or epoch.term != self.epoch.term:
+            return False
+        return self.opened.n <= epoch.n <= self.epoch.n
+
+    def _work(self, *, waits: bool) -> None:
+        """Carry out what is commanded. The thread that does may wait before an exchange, and others bring events."""
+        while self.commands:
+            since, command = self.commands[0]
+            if isinstance(command, do.Exchange) and waits and self.world.r.random() < 0.5:
+                self.world.net.later(self._work_on)
+                return
+            self.commands.popleft()
+            if self._counts(since):
+                self._execute(command)
+
+    def _work_on(self) -> None:
+        if self.world.r.random() < 0.5:
+            self.world.net.later(self._work_on)
+        else:
+            self._work(waits=False)
 
     def _from(self, trainer: Trainer, epoch: Epoch, call: Callable[[Clock], list[Command]]) -> None:
         if trainer.name in self.trainers:
             self.event(epoch, call)
 
     def asked(self, trainer: Trainer, epoch: Epoch) -> None:
+        if "no-lineage" in self.world.off and epoch != self.epoch:
+            return
         self._from(trainer, epoch, lambda c: c.asked(trainer.name, self.world.now))
 
     def computed(
@@ -147,7 +199,20 @@ class Leader:
     # --- what shards say ------------------------------------------------------------------------------------------
 
     def progressed(self, s: ShardId, epoch: Epoch, version: int) -> None:
-        self.event(epoch, lambda c: c.progressed(s, version, self.world.now))
+        exchange = epoch.n - self.opened.n
+        self.event(epoch, lambda c: c.progressed(s, version, self.world.now, exchange))
+
+    def followed(self, s: ShardId, epoch: Epoch, wave: int, have: int, version: int) -> None:
+        self.event(epoch, lambda c: c.followed(s, wave, have, version, self.world.now))
+
+    def unfollowed(self, s: ShardId, epoch: Epoch, wave: int) -> None:
+        self.event(epoch, lambda c: c.follow_failed(wave, f"{s}: feed broke", self.world.now))
+
+    def trouble(self, _: ShardId, epoch: Epoch) -> None:
+        """A shard has not what the new map says that it has."""
+        if epoch == self.epoch:
+            self.world.troubles += 1
+            self.world.net.later(self.reopen, epoch)
 
     def froze(self, s: ShardId, epoch: Epoch, i: Interval, attempt: int, clean: bool) -> None:
         self.event(epoch, lambda c: c.freeze_answered(s, i, attempt, clean, self.world.now))
@@ -159,7 +224,7 @@ class Leader:
         if epoch != self.epoch or version != self.writing:
             return
         self.collecting[s] = copies
-        if len(self.collecting) == len(self.world.shards):  # those without partitions say so
+        if self.collecting.keys() >= set(self.placed.values()):
             states = {p: state for c in self.collecting.values() for p, state in c.items()}
             self.writing = -1
             self.world.net.later(self._publish, epoch, version, [states[p] for p in sorted(states)])
@@ -196,7 +261,9 @@ class Leader:
                 if kind == "train":
                     fits = world.job.geometry.fits(interval, version)
                     assert fits or "no-granules" in world.off, command
-                    self.lent.setdefault(version, set()).add(interval)
+                    lent = self.lent.setdefault(version, set())
+                    assert not world.calm or interval not in lent, "nothing failed, yet lent twice"
+                    lent.add(interval)
                 if worker in self.trainers:
                     trainer = self.trainers[worker]
                     world.net.send(trainer.from_leader, trainer.lend, self.epoch, command)
@@ -215,6 +282,22 @@ class Leader:
             case do.Grant(interval, _):
                 self._skip(interval)
                 self._to_all("grant", interval)
+            case do.Follow(wave, moves):
+                self._to_all("follow", wave, moves)
+            case do.Unfollow(wave):
+                self._to_all("unfollow", wave)
+            case do.Exchange(_, placed, version):
+                world.exchanges += 1
+                self.epoch = Epoch(self.epoch.term, self.epoch.n + 1)
+                self._exchanging = {*self.placed.values(), *placed.values()}
+                self.placed, self.carried = placed, version
+                for shard in world.shards.values():
+                    self._assign(shard)
+            case do.Exchanged():
+                taken = all(world.shards[s].epoch == self.epoch for s in self._exchanging)
+                assert taken or "half-map" in world.off, "not every shard has taken the map"
+                for trainer in sorted(self.trainers.values(), key=lambda t: t.name):
+                    self._tell_map(trainer)
             case do.Dismiss(worker, reason):
                 world.dismissed += 1
                 if worker in self.trainers:
@@ -240,8 +323,11 @@ class Leader:
                 assert metrics == want, f"evaluation of {version}: {metrics} is not {want}"
             case do.IterationDone():
                 self._row(command)
-            case do.Remark(what):
+            case do.Remark(what, reason):
                 world.released += what == "released"
+                stalls = what == "move_given_up" and "no progress" in reason
+                said = not stalls or "stalls" in world.off
+                assert said or world.failing, f"all is said again, yet: {reason}"
 
     def reopen(self, epoch: Epoch) -> None:
         if epoch == self.epoch:

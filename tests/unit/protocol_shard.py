@@ -1,4 +1,4 @@
-"""A shard as its shell would be: one `Part` for each epoch, two buffers of values, one of optimizer state."""
+"""A shard as its shell would be: one `Part` for each epoch, for each partition two buffers of values, one of state."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from protocol_following import Feed, Following
 from protocol_job import State, step
 from protocol_net import Link
 
 from elps.contracts.epoch import NO_EPOCH, Epoch, Standing, standing
 from elps.contracts.ids import PartitionId, ShardId, WorkerId
+from elps.psshard.core.commands import Move
 from elps.psshard.core.part import Advance, Part, Reading, Verdict
 from elps.stream.interval import Interval
 
@@ -24,13 +26,24 @@ GARBAGE = -1_000_003
 
 
 @dataclass
-class Slab:
-    """The arrays of one epoch."""
+class Block:
+    """The arrays of one partition. They go over as they are to an epoch that begins at the version that is here."""
 
-    values: dict[PartitionId, list[int]] = field(default_factory=dict)  #: version v in buffer v % 2
-    momentum: dict[PartitionId, int] = field(default_factory=dict)
-    sums: dict[PartitionId, int] = field(default_factory=dict)
-    slots: dict[PartitionId, list[tuple[Interval, int]]] = field(default_factory=dict)
+    values: list[int]  #: version v in buffer v % 2
+    momentum: int
+    total: int = 0
+    slots: list[tuple[Interval, int]] = field(default_factory=list)
+    writing: bool = False
+    feed: Feed | None = None  #: is told each sum
+
+    @classmethod
+    def at(cls, version: int, state: State) -> Block:
+        values = [GARBAGE, GARBAGE]
+        values[version % 2] = state[0]
+        return cls(values, state[1])
+
+
+Slab = dict[PartitionId, Block]
 
 
 @dataclass
@@ -56,12 +69,14 @@ class Pull:
 class Shard:
     """One shard of the job."""
 
-    def __init__(self, world: World, name: ShardId, partitions: list[PartitionId]) -> None:
-        self.world, self.name, self.partitions = world, name, partitions
+    def __init__(self, world: World, name: ShardId) -> None:
+        self.world, self.name = world, name
+        self.partitions: list[PartitionId] = []
         self.from_leader, self.to_leader = Link(f"L>{name}"), Link(f"{name}>L")
         self.epoch = NO_EPOCH
         self.part: Part | None = None
-        self.slab = Slab()
+        self.slab: Slab = {}
+        self.following = Following(self)
         self.waiting: list[Pull] = []
         self.called: dict[WorkerId, int] = {}
         self.aside: Aside | None = None
@@ -73,9 +88,14 @@ class Shard:
     # --- the leader's word ----------------------------------------------------------------------------------------
 
     def assign(
-        self, epoch: Epoch, start: int, states: list[State], skips: tuple[Interval, ...]
+        self,
+        epoch: Epoch,
+        start: int,
+        states: list[State] | None,
+        placed: dict[PartitionId, ShardId],
+        skips: tuple[Interval, ...],
     ) -> None:
-        """Begin an epoch; a repeat reports again what may have been lost."""
+        """Begin an epoch, without states with what is here; a repeat reports again what may have been lost."""
         if standing(epoch, self.epoch) is Standing.STALE:
             return
         if epoch == self.epoch:
@@ -88,26 +108,55 @@ class Shard:
             if self.aside is not None and self.aside.stored:
                 self.tell(self.world.leader.saved, self.aside.version, self.aside.copies)
             return
-        self.epoch, self.part = epoch, self.world.part(epoch, skips)
-        self.slab, self.called, self.aside, self.low = Slab(), {}, None, -1
-        for p in self.partitions:
-            self.world.net.later(self._load, self.part, p, start, states[p])
-        if not self.partitions:
+        mine = [p for p in sorted(placed) if placed[p] == self.name]
+        part, slab = self.world.part(epoch, skips), {}
+        if states is None and not self._carry(part, slab, mine, start):
+            self.world.net.send(self.to_leader, self.world.leader.trouble, self.name, epoch)
+            return
+        self.following.forget()
+        self.epoch, self.part, self.partitions = epoch, part, mine
+        self.slab, self.called, self.aside, self.low = slab, {}, None, -1
+        if states is not None:
+            for p in mine:
+                self.world.net.later(self._load, self.part, p, start, states[p])
+        if not mine:
+            self._rose(self.world.job.rules.iterations)
+        elif states is None:
             self._rose(start)
         self._look_at_pulls()
+
+    def _carry(self, part: Part, slab: Slab, mine: list[PartitionId], start: int) -> bool:
+        """Take over what this shard held or followed; False when something is not here at this version."""
+        for p in mine:
+            copy = self.following.copies.get(p)
+            if copy is not None and (copy.version == start or "any-version" in self.world.off):
+                slab[p] = Block.at(start, copy.state)
+                part.hold(p, start, copy.state[2])
+            elif copy is None and p in self.slab and not self.slab[p].writing:
+                assert self.part is not None
+                if self.part.version(p) != start:
+                    return False
+                slab[p] = self.slab[p]
+                part.hold(p, start, self.part.steps(p))
+            else:
+                return False
+        return True
 
     def _load(self, part: Part, p: PartitionId, start: int, state: State) -> None:
         if part is not self.part:
             return
-        value, momentum, steps = state
-        self.slab.values[p] = [GARBAGE, GARBAGE]
-        self.slab.values[p][start % 2] = value
-        self.slab.momentum[p], self.slab.sums[p], self.slab.slots[p] = momentum, 0, []
-        part.hold(p, start, steps)
+        self.slab[p] = Block.at(start, state)
+        part.hold(p, start, state[2])
         if len(part.partitions) == len(self.partitions):
             self._rose(start)
         self._look_at_pulls()
         self._advance(part, self.slab, p)
+
+    def follow(self, epoch: Epoch, number: int, moves: tuple[Move, ...]) -> None:
+        self.following.follow(epoch, number, moves)
+
+    def unfollow(self, epoch: Epoch, number: int) -> None:
+        self.following.unfollow(epoch, number)
 
     def gate(self, epoch: Epoch, version: int) -> None:
         if self.part is not None:
@@ -151,8 +200,8 @@ class Shard:
 
     def _copy(self, slab: Slab, aside: Aside, p: PartitionId) -> None:
         if p not in aside.copies:
-            value = slab.values[p][aside.version % 2]
-            aside.copies[p] = (value, slab.momentum[p], aside.steps[p])
+            value = slab[p].values[aside.version % 2]
+            aside.copies[p] = (value, slab[p].momentum, aside.steps[p])
 
     def _store(self, aside: Aside) -> None:
         if aside is not self.aside:
@@ -187,7 +236,7 @@ class Shard:
         if "no-half" not in self.world.off or part is None or p not in part.partitions:
             return
         if epoch == self.epoch and part.version(p) == t and interval in part.missing(p):
-            self.slab.sums[p] += g // 2
+            self.slab[p].total += g // 2
 
     def _add(
         self,
@@ -201,9 +250,9 @@ class Shard:
         g: int,
     ) -> None:
         if self.world.job.deterministic:
-            slab.slots[p].append((interval, g))
+            slab[p].slots.append((interval, g))
         else:
-            slab.sums[p] += g
+            slab[p].total += g
         part.added(p)
         self._acknowledge(trainer, epoch, t, interval, p)
         self._advance(part, slab, p)
@@ -227,23 +276,28 @@ class Shard:
         aside = self.aside
         if part is self.part and aside is not None and aside.version == advance.iteration:
             self._copy(slab, aside, p)
-        slab.values[p][(advance.iteration + 1) % 2] = GARBAGE
-        old, momentum = slab.values[p][advance.iteration % 2], slab.momentum[p]
+        block = slab[p]
+        block.values[(advance.iteration + 1) % 2], block.writing = GARBAGE, True
+        old, momentum = block.values[advance.iteration % 2], block.momentum
         if advance.count:
-            slab.momentum[p] = GARBAGE
+            block.momentum = GARBAGE
         self.world.net.later(self._written, part, slab, advance, (old, momentum))
 
     def _written(self, part: Part, slab: Slab, advance: Advance, old: tuple[int, int]) -> None:
         p = advance.partition
-        slots = sorted(slab.slots[p])
+        block = slab[p]
+        slots = sorted(block.slots)
         assert all(a[0].hi <= b[0].lo for a, b in pairwise(slots)), slots
-        total = slab.sums[p] + sum(g for _, g in slots)
-        slab.sums[p], slab.slots[p] = 0, []
+        total = block.total + sum(g for _, g in slots)
+        block.total, block.slots = 0, []
         state = (*old, part.steps(p))
         if advance.count:
             state = step(state, total, advance.count)
             assert state[2] == advance.step
-        slab.values[p][(advance.iteration + 1) % 2], slab.momentum[p] = state[:2]
+        block.values[(advance.iteration + 1) % 2], block.momentum = state[:2]
+        block.writing = False
+        if block.feed is not None:
+            block.feed.tell(advance, total)
         part.advanced(advance)
         if part is self.part:
             part.check_invariants()
@@ -296,15 +350,19 @@ class Shard:
 
     @staticmethod
     def _value(slab: Slab, p: PartitionId, version: int) -> int:
-        return slab.values[p][version % 2]
+        return slab[p].values[version % 2]
 
     def _read_on(self, part: Part, slab: Slab, pull: Pull, read: dict[PartitionId, int]) -> None:
         """The rest is read some time later; what was overwritten meanwhile does not count."""
-        for p in self.partitions:
+        for p in part.partitions:
             if p not in read:
                 read[p] = self._value(slab, p, pull.version)
-        good = all(part.reading(p, pull.version) is Reading.READY for p in self.partitions)
-        if good or "no-recheck" in self.world.off:
+        off = self.world.off
+        if part is not self.part and "old-reading" not in off:
+            self._again(pull, stale=True)
+            return
+        good = all(part.reading(p, pull.version) is Reading.READY for p in part.partitions)
+        if good or "no-recheck" in off:
             back = pull.trainer.back[self.name]
             self.world.net.send(back, pull.trainer.pulled, self.name, pull.epoch, pull.ticket, read)
         else:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from protocol_world import World
 
 Gradient = tuple[Epoch, int, Interval, PartitionId, int]
+Map = tuple[Epoch, int, dict[PartitionId, ShardId]]
 
 
 class Trainer:
@@ -29,8 +30,14 @@ class Trainer:
         self.epoch: Epoch | None = None
         self.lease: Lend | None = None
         self.next: Lend | None = None  #: lent while the gradient before is still being pushed
+        self.owner: dict[PartitionId, ShardId] = {}
+        self.asking = False  #: it has asked and was lent nothing since
         self.got: dict[ShardId, dict[PartitionId, int]] = {}
-        self.unacked: dict[PartitionId, Gradient] = {}
+        self.held: tuple[int, list[int]] | None = (
+            None  #: version pulled last, whole, and its values
+        )
+        self.map: Map | None = None  #: a new one, to be read when the computation under way is done
+        self.unacked: dict[PartitionId, tuple[ShardId, Gradient]] = {}
         self.whole = False  #: everything is pulled, but the gradient's memory is in use
         self.dead = False
         self.hung = False
@@ -41,25 +48,46 @@ class Trainer:
 
     # --- the leader's word ----------------------------------------------------------------------------------------
 
-    def begin(self, epoch: Epoch) -> None:
-        """An epoch began: drop everything and ask."""
+    def begin(self, epoch: Epoch, since: int, owner: dict[PartitionId, ShardId]) -> None:
+        """An epoch began. If only the map has changed since, go on; else drop everything. What was lent is void."""
         if self.epoch is not None and standing(epoch, self.epoch) is not Standing.NEWER:
             return
-        self.epoch, self.lease, self.next, self.whole = epoch, None, None, False
-        self.unacked = {}
+        known = self.epoch
+        goes_on = known is not None and known.term == epoch.term and since <= known.n
+        if goes_on and self.whole and self.lease is not None and self.world.r.random() < 0.5:
+            self.map = epoch, since, owner
+            return
+        self.map = None
+        self.epoch, self.owner = epoch, owner
+        self.lease, self.next, self.whole = None, None, False
+        if not goes_on:
+            self.unacked, self.held = {}, None
+        if not (goes_on and self.asking) or "double-ask" in self.world.off:
+            self.ask()
+
+    def ask(self) -> None:
+        self.asking = True
         self.tell(self.world.leader.asked)
 
     def lend(self, epoch: Epoch, lease: Lend) -> None:
         if epoch != self.epoch:
             return
+        self.asking = False
         if self.unacked and not self.world.pipelined:
             self.next = lease
             return
         self.lease, self.got, self.whole, self.next = lease, {}, False, None
-        for s in self.world.shards:
+        if self.held is not None and self.held[0] == lease.version:
+            self._has_pulled()
+            return
+        for s in self._sources:
             self._pull(s)
 
     # --- values ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _sources(self) -> list[ShardId]:
+        return sorted(set(self.owner.values()))
 
     def _pull(self, s: ShardId) -> None:
         assert self.lease is not None
@@ -67,14 +95,20 @@ class Trainer:
         version, ticket = self.lease.version, self.lease.ticket
         self.world.net.send(self.out[s], shard.pull, self, self.epoch, version, ticket)
 
+    def _has_pulled(self) -> None:
+        assert self.lease is not None
+        self.whole = True
+        self.world.net.later(self._compute, self.lease.ticket)
+
     def pulled(self, s: ShardId, epoch: Epoch, ticket: int, values: dict[PartitionId, int]) -> None:
         lease = self.lease
         if self.dead or lease is None or epoch != self.epoch or ticket != lease.ticket:
             return
         self.got[s] = values
-        if len(self.got) == len(self.world.shards):
-            self.whole = True
-            self.world.net.later(self._compute, ticket)
+        if len(self.got) == len(self._sources):
+            found = {p: v for values in self.got.values() for p, v in values.items()}
+            self.held = lease.version, [found[p] for p in self.world.job.partitions]
+            self._has_pulled()
 
     def refused(self, epoch: Epoch, ticket: int, stale: bool) -> None:
         """Gone or called back: ask for a lease. Stale: the leader's word about a new epoch is on its way."""
@@ -83,7 +117,7 @@ class Trainer:
             return
         self.lease, self.whole = None, False
         if not stale:
-            self.tell(self.world.leader.asked)
+            self.ask()
 
     # --- computing ------------------------------------------------------------------------------------------------
 
@@ -94,10 +128,16 @@ class Trainer:
         lease = self.lease
         if self.dead or lease is None or ticket != lease.ticket or not self.whole or self.unacked:
             return
-        job, leader = self.world.job, self.world.leader
-        found = {p: v for values in self.got.values() for p, v in values.items()}
-        values = [found[p] for p in job.partitions]
+        assert self.held is not None
+        values = self.held[1]
         self.lease, self.whole = None, False
+        self._do(lease, values)
+        if self.map is not None:
+            self.begin(*self.map)
+
+    def _do(self, lease: Lend, values: list[int]) -> None:
+        job, leader = self.world.job, self.world.leader
+        self.asking = True  # with what is told
         if lease.kind == "evaluate":
             self.tell(
                 leader.evaluation, lease.version, lease.interval, job.sums(lease.interval, values)
@@ -105,36 +145,36 @@ class Trainer:
             return
         if job.is_bad(lease.interval) or self.world.r.random() < job.flaky * self.world.failing:
             self.tell(leader.bad, lease.version, lease.interval)
-            self.tell(leader.asked)
+            self.ask()
             return
         self.world.see_computed(values)
         loss, timing = job.loss(lease.interval, values), Timing(samples=lease.interval.size)
         self.tell(leader.computed, lease.version, lease.interval, loss, timing)
         assert self.epoch is not None
         for p, g in zip(job.partitions, job.gradient(lease.interval, values), strict=True):
-            self.unacked[p] = (self.epoch, lease.version, lease.interval, p, g)
+            gradient = (self.epoch, lease.version, lease.interval, p, g)
+            self.unacked[p] = self.owner[p], gradient
         self.push()
 
     def push(self, only: ShardId | None = None) -> None:
         """Push what is not acknowledged, in any order, some of it twice."""
         r = self.world.r
-        gradients = [g for g in self.unacked.values() if only in (None, self.world.owner[g[3]])]
+        gradients = [(s, g) for s, g in self.unacked.values() if only in (None, s)]
         if len(gradients) > 1:
             r.shuffle(gradients)
-        for g in gradients:
-            s = self.world.owner[g[3]]
+        for s, g in gradients:
             for _ in range(2 if r.random() < 0.1 * self.world.failing else 1):
                 self.world.net.send(self.out[s], self.world.shards[s].push, self, *g)
 
     def acknowledged(self, epoch: Epoch, t: int, interval: Interval, p: PartitionId) -> None:
-        gradient = self.unacked.get(p)
-        if self.dead or gradient is None or gradient[:3] != (epoch, t, interval):
+        waiting = self.unacked.get(p)
+        if self.dead or waiting is None or waiting[1][:3] != (epoch, t, interval):
             return
         del self.unacked[p]
         if not self.unacked:
             self.tell(self.world.leader.pushed, t)
-            if self.next is not None:
-                self.lend(epoch, self.next)
+            if self.next is not None and self.epoch is not None:
+                self.lend(self.epoch, self.next)
             elif self.whole and self.lease is not None:
                 self.world.net.later(self._compute, self.lease.ticket)
 
@@ -147,7 +187,7 @@ class Trainer:
         self.out[s].up = self.back[s].up = True
         if self.dead:
             return
-        if self.lease is not None and s not in self.got:
+        if self.lease is not None and not self.whole and s in self._sources and s not in self.got:
             self._pull(s)
         self.push(s)
 

@@ -86,6 +86,7 @@ class Desk:
         beat = ShardBeat(
             shard=ShardId(name), seq=kept.get("seq", self.seq), host="h", pid=1, data_host="d",
             data_port=7, version="v", leaving=kept.get("leaving", False),
+            refused=kept.get("refused", {}),
             **{k: kept[k] for k in ("incarnation", "slots", "jobs")},
         )  # fmt: skip
         self.feed(ShardBeaten(beat))

@@ -22,7 +22,7 @@ from elps.contracts.messages import (
 from elps.contracts.state import Progress
 
 SLOTS = 2
-ITERATIONS = 12
+ITERATIONS = 30
 OPEN_EVERY = 3
 """One in so many boundaries lies behind an iteration that is lent already: without a worker it is not reached."""
 
@@ -38,15 +38,28 @@ class Hosted:
     goal: str = "run"
     phase: str = "loading"
     iteration: int = 0
+    plan: int = 0
+    wanted: list[ShardId] = field(default_factory=list)  #: of that plan
+    owners: dict[ShardId, Hosted] = field(default_factory=dict)  #: empty until it has opened
+    copies: dict[ShardId, Hosted] = field(default_factory=dict)  #: made on these
 
-    def step(self, able: bool) -> None:
-        """One step of a leader, `able` when a worker and all shards are there. One that rests or ended does no more."""
-        if self.phase in ("paused", "finished", "failed") or (self.phase == "loading" and not able):
+    @property
+    def resting(self) -> bool:
+        return self.phase in ("paused", "finished", "failed")
+
+    def step(self, able: bool, last: int = ITERATIONS) -> None:
+        """One step of a leader, `able` when a worker and all shards are there. One that rests or ended does no more.
+
+        It goes on to iteration `last`.
+        """
+        if self.resting or (self.phase == "loading" and not able):
             return
         if self.goal == "pause" and (able or self.iteration % OPEN_EVERY):
             self.phase = "paused" if self.phase == "pausing" else "pausing"
         elif not able:
             self.phase = "waiting"
+        elif self.iteration >= last:
+            self.phase = "running"
         else:
             self.iteration += 1
             self.phase = "finished" if self.iteration >= ITERATIONS else "running"
@@ -103,6 +116,9 @@ class FakeShard(FakeMember):
                 phase=hosted.phase if hosted.leads else "loading",  # type: ignore[arg-type]
                 progress=Progress(iteration=hosted.iteration) if hosted.leads else None,
                 ready=ready[job] if hosted.leads else [],
+                holders=[*{**hosted.owners, **hosted.copies}],
+                moving="moving" if hosted.copies else "",
+                obeys=hosted.plan if hosted.leads else None,
             )
             for job, hosted in self.jobs.items()
         ]
@@ -132,6 +148,9 @@ class FakeShard(FakeMember):
                 held = self.jobs.get(job)
                 if held is not None and held.leads and held.term == term:
                     held.goal, held.admitted = goal, list(workers)
+                    if message.plan > held.plan:
+                        held.plan = message.plan
+                        held.wanted = [address.shard for address in message.shards]
 
 
 @dataclass

@@ -17,14 +17,21 @@ from elps.contracts.messages import SuspendCommand
 from elps.contracts.state import JobRecord, Progress
 from elps.scheduler.core.events import EchoHeard, JobSubmitted, Request, Ticked, UserAsked
 
-JOBS = 5
+JOBS = 4
 BEATS_HELD = 30
 SHADOWED_EVERY = 8
 """In one in so many walks a second core gets the same events and must command the same."""
 STRANDED_EVERY = 4
 """In one in so many walks all agents are gone at last, and all jobs are paused."""
-SIZES = [((1, 1), (1, 1)), ((1, 3), (1, 2)), ((2, 2), (2, 3)), ((3, 6), (1, 1))]
+SIZES = [
+    ((1, 1), (1, 1)),
+    ((1, 3), (1, 2)),
+    ((2, 2), (2, 3)),
+    ((3, 6), (1, 1)),
+    *[((1, 4), (1, 4)), ((1, 3), (2, 4))] * 2,
+]
 """Least and most workers, least and most shards."""
+START_S = 20
 COMMANDS = ["kill", "pause", "pause", "resume", "resume"]
 jobs = st.integers(0, JOBS - 1)
 picks = st.integers(0, 10**6)
@@ -48,6 +55,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             "id": f"job-{job}",
             "task": "linear",
             "iterations": ITERATIONS,
+            "limits": {"start_s": START_S},
             "workers": {"min": workers[0], "max": workers[1]},
             "shards": {"min": shards[0], "max": shards[1]},
         }
@@ -63,6 +71,15 @@ class SchedulerMachine(RuleBasedStateMachine):
     def command(self, job: int, what: str) -> None:
         self.last = (what, JobId(f"job-{job}"), self.world.request())
         self.world.ask(*self.last)
+
+    @rule(
+        job=jobs,
+        workers=st.none() | st.integers(0, 6),
+        shards=st.none() | st.integers(0, 4),
+        auto=st.booleans(),
+    )
+    def scale(self, job: int, workers: int | None, shards: int | None, auto: bool) -> None:
+        self.world.scale(JobId(f"job-{job}"), workers, shards, auto)
 
     @rule()
     def repeat_command(self) -> None:
@@ -194,8 +211,9 @@ def what_lasts(record: JobRecord) -> JobRecord:
 
 
 WEIGHTS = {
-    "submit": 6,
-    "command": 3,
+    "submit": 4,
+    "command": 2,
+    "scale": 10,
     "repeat_command": 1,
     "suspend": 1,
     "all_goes_well": 8,
@@ -209,7 +227,7 @@ WEIGHTS = {
     "trainer_moves": 8,
     "leader_works": 8,
     "member_fate": 4,
-    "time_passes": 5,
+    "time_passes": 4,
     "scheduler_restarts": 1,
 }
 PICKING = (
@@ -235,6 +253,12 @@ def walk(seed: int, steps: int) -> World:
             "job": chance.randrange(JOBS),
             "what": chance.choice(COMMANDS),
         },
+        "scale": lambda: {
+            "job": chance.randrange(JOBS),
+            "workers": chance.choice([None, 1, 1, 2, 2, 3, 4, 6]),
+            "shards": chance.choice([None, 1, 1, 2, 2, 3, 4]),
+            "auto": chance.random() < 0.1,
+        },
         "suspend": lambda: {"chance": chance.randrange(40)},
         "all_goes_well": lambda: {"rounds": chance.randint(1, 3)},
         "deliver_beat": lambda: {
@@ -244,7 +268,7 @@ def walk(seed: int, steps: int) -> World:
         "trainer_moves": lambda: {"state": chance.choice(["running"] * 8 + ["exited"])},
         "leader_works": lambda: {"fails": chance.randrange(60)},
         "member_fate": lambda: {
-            "how": chance.choice(["crash", "revive", "revive", "revive", "restart", "leave"])
+            "how": chance.choice([*["revive"] * 5, "crash", "restart", "leave", "leave"])
         },
         "time_passes": lambda: {
             "seconds": chance.choice([0.1, 1.0, 2.0, 2.0, 6.0]),

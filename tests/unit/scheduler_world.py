@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from scheduler_fakes import SLOTS, FakeAgent, FakeShard, Hosted
+from scheduler_fakes import ITERATIONS, SLOTS, FakeAgent, FakeShard, Hosted
 
 from elps.contracts.codec import decode, encode
 from elps.contracts.epoch import Term
-from elps.contracts.ids import JobId, WorkerId
-from elps.contracts.messages import HostJob, JobCommand, StartTrainer
-from elps.contracts.state import JobRecord, JobState
+from elps.contracts.ids import JobId, ShardId, WorkerId
+from elps.contracts.messages import DropJob, HostJob, JobCommand, ScaleCommand, StartTrainer
+from elps.contracts.state import Allocation, JobRecord, JobState, Pinned
+from elps.scheduler.core.book import Live, Reign
 from elps.scheduler.core.core import Core
 from elps.scheduler.core.events import (
     AgentBeaten,
+    Answer,
     AskTerm,
+    Command,
     EchoHeard,
     Event,
     MemberId,
@@ -35,7 +38,7 @@ from elps.scheduler.core.events import (
 from elps.scheduler.core.life import CHANGES
 from elps.scheduler.core.pool import Holding
 
-SHARDS, AGENTS = 3, 3
+SHARDS, AGENTS = 4, 3
 CALM_ROUNDS = 300
 
 
@@ -52,6 +55,8 @@ class World:
         self.shards = {f"shard-{n}": FakeShard(f"shard-{n}") for n in range(SHARDS)}
         self.agents = {f"agent-{n}": FakeAgent(f"agent-{n}") for n in range(AGENTS)}
         self.checkpoints: dict[JobId, int] = {}
+        self.pins: dict[JobId, Pinned] = {}  #: what was asked for last
+        self.lasting = False  #: leaders do not come to the end
         self.requests = 0
         self.restart()
 
@@ -82,7 +87,7 @@ class World:
             return True
         return isinstance(message, StartTrainer) and message.worker not in allocation.workers
 
-    def feed(self, event: Event) -> None:
+    def feed(self, event: Event) -> list[Command]:
         before = self.core.book.claims()
         commands = self.core.handle(event, self.now)
         self.check_free(before)
@@ -99,6 +104,7 @@ class World:
             assert sends == self.shadow.messages(self.now)
         for send in sends:
             self.post(send)
+        return commands
 
     def check_free(self, before: Mapping[MemberId, Mapping[Holding, object]]) -> None:
         """What was given out just now was free, as far as the scheduler knew."""
@@ -125,6 +131,20 @@ class World:
 
     def ask(self, what: str, job: JobId, request: Request | None = None) -> None:
         self.feed(UserAsked(request or self.request(), what, JobCommand(job=job)))
+
+    def scale(self, job: JobId, workers: int | None, shards: int | None, auto: bool) -> None:
+        wish = ScaleCommand(job=job, workers=workers, shards=shards, auto=auto)
+        request = self.request()
+        commands = self.feed(UserAsked(request, "scale", wish))
+        (reply,) = [c.reply for c in commands if isinstance(c, Answer) and c.request == request]
+        before = self.pins.get(job, Pinned())
+        if reply.ok and auto:
+            self.pins[job] = Pinned()
+        elif reply.ok:
+            self.pins[job] = Pinned(
+                workers=before.workers if workers is None else workers,
+                shards=before.shards if shards is None else shards,
+            )
 
     def grant(self, ask: AskTerm) -> None:
         number = max(self.numbers.get(ask.job, 0) + 1, ask.at_least)
@@ -154,7 +174,22 @@ class World:
         if isinstance(member, FakeAgent):
             member.obey(message)
         else:
+            if isinstance(message, DropJob):
+                self.check_drop(member, message)
             member.obey(message, self.checkpoints)
+
+    def check_drop(self, member: FakeShard, drop: DropJob) -> None:
+        """A shard is not told to drop what its job, which goes on, has there.
+
+        Unless the order is late: the shard was taken back before it took part, and then was given the job again.
+        """
+        allocation, share = self.store[drop.job].allocation, member.jobs.get(drop.job)
+        late = any(isinstance(m, HostJob) and m.job == drop.job for m in member.inbox)
+        if allocation is None or allocation.term != drop.term or share is None or late:
+            return
+        leader = self.share(allocation.shards[0], drop.job, share)
+        if leader is not None and not leader.resting and member.id in allocation.shards:
+            assert leader.owners.get(ShardId(member.id)) is not share, "dropped while it is needed"
 
     def ready(self, job: JobId, hosted: Hosted) -> list[WorkerId]:
         running = {
@@ -168,19 +203,53 @@ class World:
 
     def whole(self, job: JobId, hosted: Hosted) -> bool:
         """Whether every shard of the job takes part."""
-        return all(
-            self.shards[name].alive
-            and job in self.shards[name].jobs
-            and self.shards[name].jobs[job].term == hosted.term
-            for name in hosted.shards
-        )
+        shares = {name: self.share(name, job, hosted) for name in hosted.owners or hosted.shards}
+        if hosted.owners:
+            return all(shares[name] is share for name, share in hosted.owners.items())
+        return None not in shares.values()
+
+    def share(self, shard: str, job: JobId, hosted: Hosted) -> Hosted | None:
+        """What a shard has of a job under the term of its leader."""
+        found = self.shards[shard].jobs.get(job) if self.shards[shard].alive else None
+        return found if found is not None and found.term == hosted.term else None
 
     def work(self, job: JobId, hosted: Hosted) -> None:
         """One step of a leader."""
         if hosted.leads:
-            hosted.step(bool(self.ready(job, hosted)) and self.whole(job, hosted))
+            whole = self.whole(job, hosted)
+            if whole and not hosted.owners:
+                found = {name: self.share(name, job, hosted) for name in hosted.shards}
+                hosted.owners = {name: share for name, share in found.items() if share is not None}
+            last = ITERATIONS - 1 if self.lasting else ITERATIONS
+            hosted.step(bool(self.ready(job, hosted)) and whole, last)
             if hosted.phase == "paused":
                 self.checkpoints[job] = hosted.iteration
+            if hosted.resting or hosted.goal == "pause":
+                hosted.copies.clear()
+            elif hosted.owners:
+                self.move(job, hosted, whole)
+
+    def move(self, job: JobId, hosted: Hosted, whole: bool) -> None:
+        """One step on the way to the shards that are wanted: a copy is begun, or takes over, or an owner is emptied."""
+        wanted = hosted.wanted or list(hosted.owners)
+        hosted.copies = {
+            name: share
+            for name, share in hosted.copies.items()
+            if name in wanted and self.share(name, job, hosted) is share
+        }
+        if hosted.copies:
+            if whole:
+                hosted.owners |= hosted.copies
+                hosted.copies = {}
+            return
+        for name in wanted:
+            share = self.share(name, job, hosted)
+            if name not in hosted.owners and share is not None:
+                hosted.copies[name] = share
+                return
+        emptied = [name for name in hosted.owners if name not in wanted]
+        if whole and emptied and len(emptied) < len(hosted.owners):
+            del hosted.owners[emptied[0]]
 
     # --- when the failures have stopped -------------------------------------------------------------------------------
 
@@ -207,6 +276,9 @@ class World:
         for job, record in list(self.records().items()):
             if record.state is JobState.PAUSED or record.pausing:
                 self.ask("resume", job)
+        self.lasting = True
+        self.rounds_until(self.sized, "not of the size asked for")
+        self.lasting = False
         self.rounds_until(self.quiet, "no progress")
 
     def rounds_until(self, what: Callable[[], bool], otherwise: str) -> None:
@@ -216,7 +288,8 @@ class World:
                 return
             self.time += 0.5
         states = [(r.id, r.state, r.reason) for r in self.records().values()]
-        raise AssertionError(f"{otherwise}: {states}")
+        wrong = [(holding[0].id, self.wrong(holding)) for holding in self.core.book.holding()]
+        raise AssertionError(f"{otherwise}: {states}, {wrong}")
 
     def round(self) -> None:
         """Everything on its way arrives, everyone does a step and says so."""
@@ -242,6 +315,42 @@ class World:
         for member in self.members():
             if member.alive:
                 self.feed(self.beat(member))
+
+    def sized(self) -> bool:
+        """Whether each job has the size asked for, or all that there is, and lies where it shall."""
+        return not any(map(self.wrong, self.core.book.holding())) and not self.startable()
+
+    def startable(self) -> bool:
+        """Whether a job is about to start."""
+        return any(live.reservation is not None for live in self.core.book.live.values())
+
+    def wrong(self, holding: tuple[JobRecord, Allocation, Live, Reign]) -> str:
+        record, allocation, live, reign = holding
+        pool, claims = self.core.book.pool, self.core.book.claims()
+        pinned = self.pins.get(record.id, Pinned())
+        assert record.pinned == pinned
+        leader = self.shards[allocation.shards[0]].jobs.get(record.id)
+        if leader is None or leader.term != allocation.term or reign.lead is None:
+            return "no leader"
+        if pinned.workers not in (None, allocation.size) or pinned.shards not in (
+            None,
+            allocation.width,
+        ):
+            return "not what was asked for"
+        slots = sum(pool.free(agent, claims) for agent in pool.agents if agent not in live.avoid)
+        if len(allocation.workers) < allocation.size and slots:
+            return "lacks workers"
+        others = [s for s in pool.shards if s not in allocation.shards and pool.free(s, claims)]
+        targets = allocation.targets or allocation.shards
+        if len(targets) < allocation.width and others:
+            return "lacks shards"
+        if len(targets) > allocation.width or set(targets) != set(allocation.shards):
+            return "has too many shards"
+        if set(leader.owners) != set(targets) or leader.copies or not self.whole(record.id, leader):
+            return "partitions do not lie where they shall"
+        if reign.retiring or set(self.ready(record.id, leader)) != set(allocation.workers):
+            return "has other workers"
+        return ""
 
     def quiet(self) -> bool:
         """Whether all jobs have ended and nothing is held anywhere."""

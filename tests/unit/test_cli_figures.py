@@ -43,7 +43,15 @@ def test_sizes_are_in_binary_units(n: int, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("x", "text"),
-    [(None, "–"), (0.0, "0"), (0.123456, "0.1235"), (1.5e-7, "1.5e-07"), (123456.0, "1.23e+05")],
+    [
+        (None, "–"),
+        (0.0, "0"),
+        (0.123456, "0.1235"),
+        (1.5e-7, "1.5e-07"),
+        (123456.0, "1.23e+05"),
+        (float("nan"), "not finite"),
+        (float("-inf"), "not finite"),
+    ],
 )
 def test_losses_have_four_digits(x: float | None, text: str) -> None:
     assert figures.value(x) == text

@@ -130,11 +130,13 @@ def test_there_is_no_speed_and_no_time_left_before_the_first_row() -> None:
     assert progress.line() == "iteration 0/10  loss –"
 
 
-def test_a_loss_that_is_not_finite_leaves_the_last_one_shown() -> None:
+def test_a_loss_that_is_not_finite_is_said_in_words() -> None:
     progress = JobProgress("j")
     progress.take_row(row(0, loss=0.5))
     progress.take_row(row(1, loss=None))
-    assert progress.loss == 0.5
+    assert progress.line().startswith("iteration 2  loss not finite")
+    progress.metrics = {"accuracy": None}
+    assert "accuracy not finite" in progress.line()
 
 
 def test_an_evaluation_is_told_and_kept() -> None:

@@ -36,10 +36,12 @@ def test_standard_input_may_have_any_of_the_formats(
     ("suffix", "body", "where"),
     [
         (".toml", b'task = "mlp"\npasses = = 3\n', "job:2: not TOML"),
-        (".toml", b'task = "mlp"\ntask = "mlp"\n', "job:2: not TOML"),
+        (".toml", b'task = "mlp"\ntask = "mlp"\n', "job:2: task is given twice"),
         (".toml", b'task = "mlp"\nx = [1,\n', "job:3: not TOML"),
         (".yaml", b"task: mlp\n  bad: [\n", "job:2: not YAML"),
         (".yaml", b"task: mlp\nseed: 1\ntask: svm\n", "job:3: task is given twice"),
+        (".yaml", b"data:\n  source: a\n  source: b\n", "job:3: source is given twice"),
+        (".toml", b"[data]\nsource = 1\nsource = 2\n", "job:3: source is given twice"),
         (".yaml", b"task: !!python/object/apply:os.system ['true']\n", "job:1: not YAML"),
         (".json", b'{"task": "mlp",\n "passes": }', "job:2: not JSON"),
         (".json", b'{"task": "mlp", "task": "svm"}', "job: task is given twice"),

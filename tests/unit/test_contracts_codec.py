@@ -8,10 +8,17 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elps.contracts.codec import MAX_MESSAGE_BYTES, decode, encode, loads, parse_job
+from elps.contracts.codec import (
+    MAX_MESSAGE_BYTES,
+    decode,
+    encode,
+    loads,
+    loads_document,
+    parse_job,
+)
 from elps.contracts.errors import InvalidDocument
 from elps.contracts.messages import JobCommand, Reply
 from elps.contracts.state import JobState, Progress
@@ -221,6 +228,7 @@ fields = st.sampled_from(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(fields | st.text(max_size=5), json_values, max_size=8))
 def test_any_document_is_either_read_or_refused(document: dict[str, Any]) -> None:
     try:
@@ -231,9 +239,41 @@ def test_any_document_is_either_read_or_refused(document: dict[str, Any]) -> Non
         assert msgspec.convert(msgspec.to_builtins(job), type(job)) == job
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_either_read_or_refused(body: bytes) -> None:
     try:
         assert decode(body, JobCommand).job is not None
     except InvalidDocument:
         pass
+
+
+def test_a_key_given_twice_in_a_document_is_refused_wherever_it_stands() -> None:
+    body = (
+        b'{"task": "mlp", "optimizer": {"lr": 0.1, "lr": 0.2, "lr": 3}, "seed": 1, "seed": 1,'
+        b' "task_args": {"layers": [{"width": 1, "width": 2}]}}'
+    )
+    with pytest.raises(InvalidDocument) as caught:
+        loads_document(body)
+    assert list(caught.value.problems) == [
+        "optimizer.lr: given twice",
+        "seed: given twice",
+        "task_args.layers[0].width: given twice",
+    ]
+
+
+@pytest.mark.parametrize("body", [b"{", b"{} {}", b"\xff", b'{"a": NaN}', b"[" * 100_000])
+def test_a_document_that_is_no_json_is_refused_as_any_message(body: bytes) -> None:
+    with pytest.raises(InvalidDocument):
+        loads_document(body)
+
+
+@settings(deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(-9, 9) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_a_document_without_repeats_reads_as_it_was_written(value: object) -> None:
+    assert loads_document(encode(value)) == value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 from hypothesis import given, settings
@@ -26,11 +27,11 @@ from elps.contracts.messages import (
     TrainerStatus,
     WorkerTiming,
 )
-from elps.contracts.state import Allocation, JobRecord, JobState, Progress
+from elps.contracts.state import Allocation, Change, JobRecord, JobState, Progress
 from elps.monitor import queries
 from elps.monitor.core import jobs as jobs_module
 from elps.monitor.core.state import State
-from elps.monitor.health import Surroundings, health
+from elps.monitor.health import Surroundings, health, staleness
 
 TERM = Term(1, 77)
 AROUND = Surroundings(broker=True, store_problem=None, version="1")
@@ -533,3 +534,44 @@ def test_the_stack_is_healthy_only_when_every_part_is(state: State) -> None:
     state.take_beat(shard_beat(1, shard="s2"), 6.0)
     lost = health(state, 6.0, AROUND)["parts"]["shards"]
     assert (lost["status"], lost["count"], lost["detail"]) == ("degraded", 1, "s1 silent for 6 s")
+
+
+def test_a_jobs_life_is_told_from_its_record_alone(state: State) -> None:
+    life = [
+        Change(at=1.0, state=JobState.QUEUED, reason="submitted"),
+        Change(at=10.0, state=JobState.RUNNING, reason="all are ready"),
+    ]
+    state.take_record(JobId("j"), record(changes=life), 0.0)
+    assert view(state)["changes"] == [
+        {"at": 1.0, "state": "queued", "reason": "submitted"},
+        {"at": 10.0, "state": "running", "reason": "all are ready"},
+    ]
+
+
+def test_a_loss_that_is_not_finite_hides_the_last_one_that_was(state: State) -> None:
+    state.take_event(change(record()), 0.0)
+    state.take_beat(shard_beat(1, iteration=2), 0.0)
+    state.take_telemetry(rows("j", row(0), row(1)), 0.0)
+    assert view(state)["loss"] == 0.25
+    broken = msgspec.structs.replace(row(2), loss=None)
+    state.take_telemetry(rows("j", broken), 0.0)
+    assert view(state)["loss"] is None
+    nobody_counted = msgspec.structs.replace(row(3), loss=None, samples=0)
+    state.take_telemetry(rows("j", nobody_counted), 0.0)
+    assert view(state)["loss"] == 0.25
+
+
+def test_answers_say_when_they_are_old_and_how_old(state: State) -> None:
+    here = Surroundings(True, None, "1", started_s=0.0)
+    away = Surroundings(False, None, "1", started_s=0.0)
+    assert staleness(state, 4.0, here) == ""
+    for beat in (shard_beat(1), scheduler_beat()):
+        state.take_beat(beat, 10.0)
+    assert staleness(state, 14.0, here) == ""
+    assert staleness(state, 13.0, away) == (
+        "the monitor does not reach the broker: this is as of 3 s ago"
+    )
+    assert staleness(state, 17.0, here).startswith("no member of the stack was heard for 7 s")
+    state.take_beat(shard_beat(2), 16.0)
+    assert staleness(state, 17.0, here).startswith("the scheduler was not heard for 7 s")
+    assert queries.jobs(state, 10, "old")["stale"] == "old"

@@ -236,3 +236,12 @@ def test_a_leaving_agent_gives_its_trainers_away_without_blame() -> None:
     desk.agent("a1", leaving=True, trainers=[desk.trainer("j-w1", state="exited", how="leaving")])
     assert desk.workers() == {"j-w2": "a2"}
     assert desk.core.book.live[JobId("j")].failures == 0
+
+
+def test_a_records_changes_tell_its_life_from_its_submission_on() -> None:
+    desk = Desk()
+    desk.start()
+    changes = desk.record().changes
+    assert [c.state for c in changes] == [JobState.QUEUED, JobState.STARTING, JobState.RUNNING]
+    assert changes[0].reason == "submitted"
+    assert changes[-1].at == desk.record().changed_at

@@ -9,6 +9,8 @@ from elps.contracts.ids import JobId, ShardId
 from elps.contracts.messages import (
     DirectJob,
     DropJob,
+    HostJob,
+    Refusal,
     StopTrainer,
 )
 from elps.contracts.state import JobState, Progress
@@ -234,3 +236,54 @@ def test_equal_term_numbers_with_different_nonces_lead_to_a_higher_one() -> None
     desk.shard(jobs=[])
     desk.agent(trainers=[])
     assert desk.term().number > twin.number
+
+
+def test_a_term_that_a_shard_refuses_leads_to_one_above_the_highest_that_it_has_seen() -> None:
+    """The store lost the counter, and the shard does not host the newer term any more: nothing else shows it."""
+    desk = Desk()
+    desk.shard()
+    desk.agent()
+    desk.submit()
+    refused, seen = desk.term(), Term(desk.term().number + 4, 1)
+    desk.shard(refused={JobId("j"): Refusal(term=refused, highest=seen)})
+    assert desk.state() is JobState.QUEUED
+    event = [c.event for c in desk.out if isinstance(c, PublishEvent)][-1]
+    assert event.what == "queued"
+    assert event.reason == (
+        f"shard s1 knows term {seen.number}/1: the store has forgotten its newest second"
+    )
+    desk.agent(trainers=[])
+    assert desk.state() is JobState.STARTING
+    assert desk.term().number > seen.number
+    term = desk.term()
+    desk.shard()  # it has not heard of that one yet, and says the same again
+    assert (desk.state(), desk.term()) == (JobState.STARTING, term)
+    assert desk.take_sent(HostJob)[-1][1].term == term
+
+
+def test_an_equal_number_with_another_nonce_that_a_shard_refuses_leads_to_a_higher_one() -> None:
+    desk = Desk()
+    desk.shard()
+    desk.agent()
+    desk.submit()
+    twin = Term(desk.term().number, 1)
+    desk.shard(refused={JobId("j"): Refusal(term=desk.term(), highest=twin)})
+    desk.shard(refused={})
+    desk.agent(trainers=[])
+    assert desk.state() is JobState.STARTING
+    assert desk.term().number > twin.number
+
+
+def test_what_a_shard_refuses_of_a_job_that_is_not_there_or_not_under_that_term_changes_nothing() -> (
+    None
+):
+    desk = Desk()
+    desk.start()
+    term = desk.term()
+    old = Term(term.number, 5)
+    desk.shard("s2", refused={JobId("j"): Refusal(term=term, highest=Term(term.number, 7))})
+    desk.shard(refused={
+        JobId("j"): Refusal(term=old, highest=term),
+        JobId("ghost"): Refusal(term=old, highest=term),
+    })  # fmt: skip
+    assert (desk.state(), desk.term()) == (JobState.RUNNING, term)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elps.contracts.ids import AgentId, JobId, ShardId
@@ -57,8 +57,38 @@ def test_nobody_overtakes_the_head_of_the_queue() -> None:
     facts = Facts(shards(4), agents(1), (queued("big", (2, 2)), queued("small")), ())
     decision = Fifo().decide(facts)
     assert decision.starts == ()
+    assert "pool is too small" not in dict(decision.waits)[JobId("big")]
     assert dict(decision.waits)[JobId("big")].startswith("needs 1 shard and 2 worker slots")
     assert dict(decision.waits)[JobId("small")] == "behind earlier jobs: first come, first served"
+
+
+def test_a_job_larger_than_the_whole_pool_is_passed_over_and_says_so() -> None:
+    facts = Facts(shards(4), agents(1), (queued("huge", (5, 5), (2, 2)), queued("small")), ())
+    decision = Fifo().decide(facts)
+    assert [start.job for start in decision.starts] == ["small"]
+    assert decision.starts[0].reason.startswith("first in the queue that the pool can hold")
+    assert decision.waits == (
+        (
+            JobId("huge"),
+            (
+                "needs 2 shards and 5 worker slots; the pool is too small in shards (there are 1 in all) and "
+                "worker slots (there are 4 in all): start more; later jobs go ahead meanwhile"
+            ),
+        ),
+    )
+
+
+def test_a_job_that_was_passed_over_is_the_head_again_once_the_pool_has_grown() -> None:
+    waiting = (queued("huge", (5, 5)), queued("small"))
+    assert Fifo().decide(Facts(shards(4), agents(1), waiting, ())).starts[0].job == "small"
+    decision = Fifo().decide(Facts(shards(4), agents(1, 3), waiting, ()))
+    assert decision.starts == ()
+    assert decision.waits[1] == (JobId("small"), "behind earlier jobs: first come, first served")
+
+
+def test_nobody_is_passed_over_while_members_are_being_discovered() -> None:
+    facts = Facts(shards(4), agents(1), (queued("huge", (5, 5)), queued("small")), (), True)
+    assert Fifo().decide(facts).starts == ()
 
 
 def test_several_jobs_start_in_one_decision_without_sharing_a_slot() -> None:
@@ -98,6 +128,7 @@ def test_while_members_are_discovered_only_jobs_that_get_their_most_are_started(
 sizes = st.tuples(st.integers(1, 4), st.integers(0, 4)).map(lambda t: (t[0], t[0] + t[1]))
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 4), max_size=4),
     st.lists(st.integers(0, 4), max_size=4),
@@ -127,4 +158,15 @@ def test_a_decision_never_gives_more_than_is_free_and_never_less_than_the_least(
         assert job.workers.min <= len(start.agents) <= job.workers.max
         assert job.shards.min <= len(set(start.shards)) == len(start.shards) <= job.shards.max
     assert len(decision.starts) + len(decision.waits) == len(jobs)
-    assert [s.job for s in decision.starts] == [q.job for q in jobs][: len(decision.starts)]
+    slots = sum(fact.slots for fact in facts.agents)
+    possible = [
+        q.job
+        for q in jobs
+        if settling or (q.workers.min <= slots and q.shards.min <= len(facts.shards))
+    ]
+    assert [s.job for s in decision.starts] == possible[: len(decision.starts)]
+    assert [job for job, why in decision.waits if "later jobs go ahead" in why] == [
+        q.job for q in jobs if q.job not in possible
+    ]
+    behind = [job for job, why in decision.waits if why.startswith("behind earlier jobs")]
+    assert behind == possible[len(decision.starts) + 1 :]

@@ -386,3 +386,9 @@ def test_after_a_restart_suspended_jobs_start_again() -> None:
     after.shard()
     after.agent()
     assert after.state() is JobState.STARTING
+
+
+def test_a_document_with_a_key_given_twice_is_refused_as_neither_can_be_meant() -> None:
+    body = b'{"task": "linear", "iterations": 1, "optimizer": {"lr": 0.1, "lr": 0.01}}'
+    with pytest.raises(InvalidDocument, match=r"optimizer\.lr: given twice"):
+        read_submission(body, "m")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 
 
 def count(n: float) -> str:
@@ -17,6 +18,16 @@ def scaled(x: float) -> str:
         if abs(x) >= factor * 0.9995:
             return _three(x / factor) + prefix
     return _three(x)
+
+
+def values(metrics: Mapping[str, float | None], between: str = "  ") -> str:
+    """Metrics with their names; one that is there without a number is not finite."""
+    return between.join(f"{name} {value(x, NOT_FINITE)}" for name, x in metrics.items())
+
+
+def loss(x: float | None, samples: float) -> str:
+    """A mean loss over so many counted samples; a dash when there were none."""
+    return value(x, NOT_FINITE if samples else "–")
 
 
 def rate(per_second: float | None) -> str:
@@ -54,10 +65,16 @@ def ago(then: float, now: float) -> str:
     return f"{seconds(max(0.0, now - then))} ago" if now - then >= 1 else "just now"
 
 
-def value(x: float | None) -> str:
-    """A loss or metric, four digits: ``0.1234``, ``1.23e-07``; a dash when there is none."""
+NOT_FINITE = "not finite"
+"""In place of a number. Messages and answers carry null for one that is not finite."""
+
+
+def value(x: float | None, missing: str = "–") -> str:
+    """A loss or metric, four digits: ``0.1234``, ``1.23e-07``; `missing`, a dash, when there is none."""
     if x is None:
-        return "–"
+        return missing
+    if not math.isfinite(x):
+        return NOT_FINITE
     if x == 0 or 1e-3 <= abs(x) < 1e5:
         return f"{x:.4g}"
     return f"{x:.3g}"

@@ -6,14 +6,31 @@ import time
 from typing import Annotated
 
 import typer
+from rich.cells import cell_len, set_cell_size
 from rich.table import Table
 
 from elps.cli import figures
-from elps.cli.output import JsonOption, console, plain, print_json, state_text
+from elps.cli.output import (
+    JsonOption,
+    console,
+    harmless,
+    plain,
+    print_json,
+    state_text,
+    warn_stale,
+)
 from elps.cli.stack import reach
-from elps.client.reading import JobSummary, jobs_of
+from elps.client.reading import JobSummary, jobs_of, stale_of
 
 REASON_CHARACTERS = 60
+LEAST_REASON = 24
+"""A reason that is cut shorter says nothing."""
+SHORTEST_REASON = 8
+"""Where even less is left there is no reason."""
+GAP = 2
+"""Blanks between two columns."""
+DISPENSABLE = ("TASK", "AGE", "W×S", "SAMPLES/S", "METRICS", "LEFT", "LOSS", "ITERATION")
+"""Columns that a narrow terminal does without, the first first; `elps show` has them all."""
 
 
 def jobs(
@@ -28,6 +45,7 @@ def jobs(
     Those that ended are listed for a day.
     """
     answer = reach(ctx).monitor().jobs()
+    warn_stale(stale_of(answer))
     if as_json:
         print_json(answer)
         return
@@ -36,7 +54,8 @@ def jobs(
     if not listed:
         console().print("no jobs; `elps submit FILE` hands one in")
         return
-    console().print(jobs_table(listed, now))
+    out = console()
+    out.print(jobs_table(listed, now, out.width))
 
 
 def recent(job: JobSummary, now: float) -> bool:
@@ -44,34 +63,83 @@ def recent(job: JobSummary, now: float) -> bool:
     return not job.state.ended or now - (job.ended_at or job.changed_at or now) < 86400
 
 
-def jobs_table(listed: list[JobSummary], now: float) -> Table:
-    """One row a job."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("JOB", no_wrap=True)
-    table.add_column("STATE")
-    table.add_column("TASK")
-    for name in ("ITERATION", "LOSS"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("METRICS")
-    for name in ("W×S", "SPEED", "LEFT", "AGE"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("WHY", max_width=REASON_CHARACTERS, overflow="ellipsis", no_wrap=True)
-    for job in listed:
-        held = f"{len(job.workers)}×{len(job.shards)}" if job.workers or job.shards else "–"
+def jobs_table(listed: list[JobSummary], now: float, width: int) -> Table:
+    """One row a job, in at most `width` columns of text: what matters least is left out first."""
+    columns = _columns(listed, now)
+    chosen = _fitting(columns, width)
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for name in chosen:
+        right = name in ("ITERATION", "LOSS", "W×S", "SAMPLES/S", "LEFT", "AGE")
+        table.add_column(
+            name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis"
+        )
+    for at, job in enumerate(listed):
         table.add_row(
-            plain(job.id),
-            state_text(job.state.value),
-            plain(job.task),
-            iterations_text(job),
-            figures.value(job.loss),
-            plain(metrics_text(job.metrics)),
-            held,
-            figures.rate(job.samples_per_s),
-            figures.seconds(job.time_left_s),
-            figures.seconds(now - job.submitted_at) if job.submitted_at is not None else "–",
-            plain(first_line(job.reason)),
+            *(
+                state_text(job.state.value) if name == "STATE" else plain(texts[at])
+                for name, texts in chosen.items()
+            )
         )
     return table
+
+
+def _columns(listed: list[JobSummary], now: float) -> dict[str, list[str]]:
+    """All that could be shown, in the order from left to right."""
+    ages = (now - job.submitted_at if job.submitted_at is not None else None for job in listed)
+    return {
+        "JOB": [harmless(job.id) for job in listed],
+        "STATE": [job.state.value for job in listed],
+        "TASK": [harmless(job.task) for job in listed],
+        "ITERATION": [iterations_text(job) for job in listed],
+        "LOSS": [figures.loss(job.loss, job.samples) for job in listed],
+        "METRICS": [
+            harmless(metrics_text({n: x for n, x in job.metrics.items() if n != "loss"}))
+            for job in listed
+        ],
+        "W×S": [
+            f"{len(job.workers)}×{len(job.shards)}" if job.workers or job.shards else "–"
+            for job in listed
+        ],
+        "SAMPLES/S": [
+            "–" if job.samples_per_s is None else figures.scaled(job.samples_per_s)
+            for job in listed
+        ],
+        "LEFT": [figures.seconds(job.time_left_s) for job in listed],
+        "AGE": [figures.seconds(age) for age in ages],
+        "WHY": [harmless(first_line(job.reason)) for job in listed],
+    }
+
+
+def _fitting(columns: dict[str, list[str]], width: int) -> dict[str, list[str]]:
+    """The columns that fit: WHY takes what the others leave, and those of `DISPENSABLE` go one by one.
+
+    Of these, one without a word in it goes anyway.
+    """
+    chosen = {
+        name: texts
+        for name, texts in columns.items()
+        if name not in DISPENSABLE or any(text not in ("", "–") for text in texts)
+    }
+    why = chosen.pop("WHY")
+    least = min(LEAST_REASON, _width("WHY", why))
+    left = width - sum(_width(name, texts) + GAP for name, texts in chosen.items())
+    for name in DISPENSABLE:
+        if left < least and name in chosen:
+            left += _width(name, chosen.pop(name)) + GAP
+    length = min(left, REASON_CHARACTERS)
+    return (
+        {**chosen, "WHY": [_cut(text, length) for text in why]}
+        if length >= SHORTEST_REASON
+        else chosen
+    )
+
+
+def _width(name: str, texts: list[str]) -> int:
+    return max(cell_len(text) for text in (name, *texts))
+
+
+def _cut(text: str, length: int) -> str:
+    return text if cell_len(text) <= length else set_cell_size(text, length - 1).rstrip() + "…"
 
 
 def iterations_text(job: JobSummary) -> str:
@@ -81,7 +149,7 @@ def iterations_text(job: JobSummary) -> str:
 
 def metrics_text(metrics: dict[str, float | None]) -> str:
     """Newest evaluation in a few words."""
-    return " ".join(f"{name} {figures.value(x)}" for name, x in metrics.items()) or "–"
+    return figures.values(metrics, " ") or "–"
 
 
 def first_line(text: str) -> str:

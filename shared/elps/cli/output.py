@@ -45,6 +45,12 @@ def state_text(state: str) -> str:
     return f"[{STATE_STYLES.get(state, 'default')}]{state}[/]"
 
 
+def warn_stale(stale: str) -> None:
+    """Say in one line on standard error that what is shown may be old; nothing when it is not."""
+    if stale:
+        console_err().print(f"[yellow]! old:[/] {plain(stale)}")
+
+
 def harmless(text: str) -> str:
     """Text from elsewhere without control codes; line breaks and tabs stay."""
     return "".join(

@@ -49,6 +49,9 @@ class JobProgress:
     """In the whole job; 0 while unknown."""
     passes: float = 0.0
     loss: float | None = None
+    """Over the newest iteration with a counted sample; None before it, and while it is not finite."""
+    counted: int = 0
+    """Samples behind that loss; 0 before the first."""
     metrics: dict[str, float | None] = field(default_factory=dict)
     workers: int = 0
     """Workers with a part in the newest iteration."""
@@ -91,8 +94,9 @@ class JobProgress:
         self.time_limit_s = job.time_limit_s or self.time_limit_s
         self.iterations = job.iterations or self.iterations
         if job.iteration >= self.iteration:
+            if job.iteration > self.iteration or not self.counted:
+                self.loss, self.counted = job.loss, job.samples
             self.iteration, self.passes = job.iteration, job.passes
-            self.loss = job.loss if job.loss is not None else self.loss
         self.training_s = max(self.training_s, job.training_s)
         if job.metrics:
             self.metrics = dict(job.metrics)
@@ -134,7 +138,8 @@ class JobProgress:
             self._spent_s -= gone.duration_s
             self._samples -= gone.samples
         self.iteration, self.passes = row.iteration + 1, row.passes
-        self.loss = row.loss if row.loss is not None else self.loss
+        if row.samples:
+            self.loss, self.counted = row.loss, row.samples
         self.workers = len(row.workers)
         self.training_s += row.duration_s
         return True
@@ -142,10 +147,11 @@ class JobProgress:
     def line(self) -> str:
         """The progress in one line of plain text."""
         of = f"/{self.iterations}" if self.iterations else ""
-        parts = [f"iteration {self.iteration}{of}", f"loss {figures.value(self.loss)}"]
-        parts += [
-            f"{name} {figures.value(x)}" for name, x in self.metrics.items() if name != "loss"
-        ]
+        loss = figures.loss(self.loss, self.counted)
+        parts = [f"iteration {self.iteration}{of}", f"loss {loss}"]
+        others = {name: x for name, x in self.metrics.items() if name != "loss"}
+        if others:
+            parts.append(figures.values(others))
         if self.samples_per_s is not None:
             parts.append(figures.rate(self.samples_per_s))
         if self.left_s is not None and not self.ended:
@@ -169,5 +175,5 @@ def tell(event: JobEvent) -> str:
         parts.append(f"at iteration {event.iteration}")
     text = " ".join(parts)
     if event.metrics:
-        text += ": " + ", ".join(f"{name} {figures.value(x)}" for name, x in event.metrics.items())
+        text += ": " + figures.values(event.metrics, ", ")
     return f"{text}: {event.reason}" if event.reason else text

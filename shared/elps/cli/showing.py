@@ -13,9 +13,17 @@ from rich.table import Table
 from rich.text import Text
 
 from elps.cli import figures
-from elps.cli.listing import first_line, iterations_text, metrics_text
-from elps.cli.output import JobArgument, JsonOption, console, plain, print_json, state_text
-from elps.cli.progress import tell
+from elps.cli.listing import iterations_text, metrics_text
+from elps.cli.output import (
+    JobArgument,
+    JsonOption,
+    console,
+    plain,
+    print_json,
+    state_text,
+    warn_stale,
+)
+from elps.cli.recent import Told, lately
 from elps.cli.stack import reach
 from elps.client.reading import JobSummary, events_of, job_of, rows_of
 from elps.contracts.job import JobDocument
@@ -23,7 +31,6 @@ from elps.contracts.messages import IterationRow, JobEvent
 
 NEWEST_ROWS = 50
 """Rows asked for: the newest is shown."""
-NEWEST_EVENTS = 12
 
 
 def show(ctx: typer.Context, job: JobArgument, as_json: JsonOption = False) -> None:
@@ -34,6 +41,7 @@ def show(ctx: typer.Context, job: JobArgument, as_json: JsonOption = False) -> N
     monitor = reach(ctx).monitor()
     answer = monitor.job(job)
     summary = job_of(answer)
+    warn_stale(summary.stale)
     rows = monitor.iterations(job, max(0, summary.iteration - NEWEST_ROWS), 2 * NEWEST_ROWS)
     events = monitor.recent_events(job)
     if as_json:
@@ -59,8 +67,8 @@ def job_page(
     ]
     if row is not None and row.workers:
         parts += [Text(), f"[bold]Iteration {row.iteration}[/]  {_row_text(row)}", _workers(row)]
-    if events:
-        parts += [Text(), "[bold]Lately[/]", _events(events, now)]
+    if told := lately(job.changes, events):
+        parts += [Text(), "[bold]Lately[/]", _lately(told, now)]
     if job.document:
         parts += [Text(), "[bold]Job file[/]", _document(job.document)]
     return Group(*parts)
@@ -86,7 +94,7 @@ def _facts(job: JobSummary, now: float) -> Iterator[tuple[str, str]]:
 def _training(job: JobSummary) -> Iterator[tuple[str, str]]:
     samples = figures.count(job.samples)
     yield "iteration", f"{iterations_text(job)}, {job.passes:.4g} passes, {samples} samples"
-    yield "loss", figures.value(job.loss)
+    yield "loss", figures.loss(job.loss, job.samples)
     if job.metrics:
         known = job.metrics_iteration is not None
         at = f" at iteration {job.metrics_iteration}" if known else ""
@@ -119,8 +127,8 @@ def _holdings(job: JobSummary) -> Iterator[tuple[str, str]]:
 def _row_text(row: IterationRow) -> str:
     skipped = f", {row.skipped} skipped" if row.skipped else ""
     return (
-        f"[dim]{row.samples} samples{skipped} in {figures.seconds(row.duration_s)}, loss {figures.value(row.loss)}, "
-        f"rate {figures.value(row.lr)}[/]"
+        f"[dim]{row.samples} samples{skipped} in {figures.seconds(row.duration_s)}, "
+        f"loss {figures.loss(row.loss, row.samples)}, rate {figures.value(row.lr)}[/]"
     )
 
 
@@ -135,13 +143,12 @@ def _workers(row: IterationRow) -> Table:
     return table
 
 
-def _events(events: list[JobEvent], now: float) -> Table:
+def _lately(told: list[Told], now: float) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim", justify="right", no_wrap=True)
     table.add_column(overflow="fold")
-    for event in events[-NEWEST_EVENTS:]:
-        state = f"{event.state.value}: {event.reason}" if event.state is not None else tell(event)
-        table.add_row(figures.ago(event.at, now), plain(first_line(state)))
+    for entry in told:
+        table.add_row(figures.ago(entry.at, now) if entry.at else "", plain(entry.text))
     return table
 
 

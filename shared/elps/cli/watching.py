@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 import typer
 
-from elps.cli.output import JobArgument, JsonOption, console_err, plain
+from elps.cli.output import JobArgument, JsonOption, console_err, warn_stale
 from elps.cli.progress import JobProgress
 from elps.cli.render import Renderer, renderer_for
 from elps.cli.stack import Reach, reach, run_async
@@ -20,6 +21,9 @@ from elps.contracts.state import JobState
 
 ASK_EVERY_S = 5.0
 """Events may be lost, so the state is asked for this often."""
+
+SAY_AGAIN_S = 30.0
+"""What keeps being so is said again this often, with its new age."""
 
 Snapshot = Callable[[], Awaitable[JobSummary | None]]
 """The job's present summary; None when it cannot be had for now."""
@@ -43,22 +47,41 @@ def watch_job(way: Reach, job: str, *, as_json: bool) -> None:
 async def _watch_on_stack(way: Reach, job: str, as_json: bool) -> JobProgress:
     async with way.bus() as bus:
         client = Client(bus)
-        heard = False
+        heard, heard_at = False, time.monotonic()
+        doubt = Doubt()
 
         async def snapshot() -> JobSummary | None:
-            nonlocal heard
+            nonlocal heard, heard_at
             try:
                 summary = job_of(await client.query(Query(what="job", job=job)))
             except RetryLater as error:
                 if not heard:  # without a first answer nobody knows whether there is such a job
                     raise
-                console_err().print(f"[yellow]no news:[/] {plain(error)}")
+                doubt.say(f"no answer for {time.monotonic() - heard_at:.0f} s: {error}")
                 return None
-            heard = True
+            heard, heard_at = True, time.monotonic()
+            doubt.say(summary.stale)
             return summary
 
         async with client.follow(job) as stream:
             return await follow_to_end(job, stream, snapshot, renderer_for(job, as_json=as_json))
+
+
+class Doubt:
+    """Says on standard error that what is shown may be old, and when that is over."""
+
+    def __init__(self) -> None:
+        self._said_at: float | None = None  #: monotonic, s; None while there is no doubt
+
+    def say(self, why: str) -> None:
+        """Take the newest doubt; empty when there is none."""
+        now = time.monotonic()
+        if why and (self._said_at is None or now - self._said_at >= SAY_AGAIN_S):
+            self._said_at = now
+            warn_stale(why)
+        elif not why and self._said_at is not None:
+            self._said_at = None
+            console_err().print("[green]up to date again[/]")
 
 
 async def follow_to_end(

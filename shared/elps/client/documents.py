@@ -122,7 +122,11 @@ def _read_toml(text: str) -> object:
     except tomllib.TOMLDecodeError as error:
         said = str(error)
         if at := re.search(r" \(at line (\d+), column \d+\)$", said):
-            raise _SyntaxFault(f"not TOML: {said[: at.start()]}", int(at[1])) from None
+            line = int(at[1])
+            if said.startswith("Cannot overwrite a value"):
+                key = re.match(r"\s*([\w.\"'-]+)\s*=", text.split("\n")[line - 1])
+                raise _SyntaxFault(f"{key[1] if key else 'a key'} is given twice", line) from None
+            raise _SyntaxFault(f"not TOML: {said[: at.start()]}", line) from None
         ends = said.endswith("(at end of document)")
         raise _SyntaxFault(f"not TOML: {said}", text.count("\n") + 1 if ends else 0) from None
 

@@ -11,7 +11,7 @@ import msgspec
 
 from elps.contracts.errors import InvalidDocument
 from elps.contracts.messages import IterationRow, JobEvent
-from elps.contracts.state import JobRecord, JobState
+from elps.contracts.state import Change, JobRecord, JobState
 
 T = TypeVar("T")
 
@@ -53,6 +53,10 @@ class JobSummary(msgspec.Struct, frozen=True, kw_only=True):
     document: dict[str, Any] = {}
     """Only in the answer about one job."""
     dismissed: dict[str, str] = {}
+    changes: list[Change] = []
+    """Its life: how it began and the newest changes, oldest first. Only in the answer about one job."""
+    stale: str = ""
+    """Why this may be old, for people; empty while it is not. Only in the answer about one job."""
 
     @property
     def time_limit_s(self) -> float | None:
@@ -72,6 +76,7 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Jobs(msgspec.Struct, frozen=True):
     jobs: list[JobSummary]
+    stale: str = ""
 
 
 class _Lines(msgspec.Struct, frozen=True):
@@ -85,6 +90,11 @@ class _Rows(msgspec.Struct, frozen=True):
 def jobs_of(answer: Any) -> list[JobSummary]:
     """The answer to ``jobs``."""
     return _read(answer, _Jobs).jobs
+
+
+def stale_of(answer: Any) -> str:
+    """Why the answer to ``jobs`` may be old, for people; empty while it is not."""
+    return _read(answer, _Jobs).stale
 
 
 def job_of(answer: Any) -> JobSummary:
@@ -135,6 +145,7 @@ def job_of_record(record: JobRecord) -> JobSummary:
         checkpoint=progress.checkpoint,
         skipped_samples=progress.skipped_samples,
         redone_iterations=progress.redone_iterations,
+        changes=record.changes,
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -49,6 +51,43 @@ def loads(body: bytes | bytearray | memoryview | str) -> Any:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise InvalidDocument("message", [f"not JSON: {error}"]) from None
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """A JSON object as it was written, its repeated keys included."""
+
+
+def loads_document(body: bytes | bytearray | memoryview) -> Any:
+    """Read JSON that a person wrote: as `loads`, and refuse a key given twice, of which only one could count."""
+    value = loads(body)
+    try:
+        written = json.loads(
+            bytes(body), object_pairs_hook=_Pairs, parse_int=_no_number, parse_float=_no_number
+        )
+        problems = list(_repeated_keys(written, ""))
+    except RecursionError:
+        raise InvalidDocument("job document", ["document: nested too deeply"]) from None
+    if problems:
+        raise InvalidDocument("job document", problems)
+    return value
+
+
+def _no_number(_text: str) -> None:
+    """Numbers are not looked at, and one of a million digits takes a while."""
+
+
+def _repeated_keys(value: object, path: str) -> Iterator[str]:
+    if isinstance(value, _Pairs):
+        counts: dict[str, int] = {}
+        for key, inner in value:
+            here = f"{path}.{key[:64]}" if path else key[:64]
+            counts[key] = counts.get(key, 0) + 1
+            if counts[key] == 2:
+                yield f"{here}: given twice"
+            yield from _repeated_keys(inner, here)
+    elif isinstance(value, list):
+        for at, inner in enumerate(value):
+            yield from _repeated_keys(inner, f"{path}[{at}]")
 
 
 def parse_job(value: object) -> JobDocument:

@@ -32,12 +32,15 @@ class JobCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ScaleCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Body of scale; answered with a refusal until jobs can change their size."""
+    """Body of scale: pins a job at a size within the bounds of its document, or frees it."""
 
     job: str
     workers: int | None = None
+    """None: as it was pinned before, or as it was not."""
     shards: int | None = None
     auto: bool = False
+    """The size is the scheduler's to choose again; not with a number."""
+    reason: str = ""
 
 
 class SuspendCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,6 +89,21 @@ class HostedJob(msgspec.Struct, frozen=True, kw_only=True):
     """Trainers connected and fit to be lent work."""
     dismissed: dict[WorkerId, str] = {}
     """Trainers the leader gave up on (hung, refused), with the reason: their agents shall end them."""
+    holders: list[ShardId] = []
+    """Shards that hold partitions, or copies of some; the job's others may be taken from it."""
+    moving: str = ""
+    """What is on its way between them, for people; empty while everything lies where it is wanted."""
+    obeys: int | None = None
+    """The highest `DirectJob.plan` heard; the shards of lower ones are no longer heeded. None: it does not heed any."""
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A term that a shard was asked to host a job under, and that is over there: the store has lost a newer one."""
+
+    term: Term
+    """The one refused."""
+    highest: Term
+    """The highest one that the shard has seen of the job; what follows must have a higher number."""
 
 
 class ShardBeat(Message, frozen=True, kw_only=True, tag="shard"):
@@ -104,6 +122,8 @@ class ShardBeat(Message, frozen=True, kw_only=True, tag="shard"):
     version: str
     rss_bytes: int = 0
     leaving: bool = False
+    refused: dict[JobId, Refusal] = {}
+    """Jobs it will not host under the term it was last told, until it is told a higher one."""
 
 
 TrainerState = Literal["starting", "running", "exited"]
@@ -187,6 +207,10 @@ class DirectJob(Message, frozen=True, kw_only=True, tag="direct_job"):
     """Trainers that the leader may admit, newly started ones included."""
     exits: dict[WorkerId, str] = {}
     """Trainers that ended, with what their agents saw."""
+    shards: list[Address] = []
+    """Shards that the partitions are to lie on from now on; with `plan` 0 nothing is said of them."""
+    plan: int = 0
+    """Number of that wish within the term; one with a lower number than was heard before is late and does not count."""
 
 
 class StartTrainer(Message, frozen=True, kw_only=True, tag="start_trainer"):
@@ -219,7 +243,8 @@ AgentCommand = StartTrainer | StopTrainer
 class JobEvent(Message, frozen=True, kw_only=True, tag="event"):
     """Something that happened to a job; `what` is also the last word of the routing key.
 
-    The scheduler sends one for each change of state (``what`` is the new state); the leader sends ``evaluated``,
+    The scheduler sends one for each change of state (``what`` is the new state), ``scaled`` when a user has asked for
+    another size and ``resized`` when the job gets or gives up workers or shards for it; the leader sends ``evaluated``,
     ``checkpointed``, ``skipped``, ``worker_joined``, ``worker_lost``, ``released`` (an interval lent again).
     """
 
@@ -233,7 +258,7 @@ class JobEvent(Message, frozen=True, kw_only=True, tag="event"):
     worker: WorkerId | None = None
     metrics: dict[str, float | None] = {}
     record: JobRecord | None = None
-    """With a change of state: the whole record, its secret blanked."""
+    """With a change of state or of size: the whole record, its secret blanked."""
 
 
 # --- telemetry, exchange elps.telemetry -------------------------------------------------------------------------------

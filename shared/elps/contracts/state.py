@@ -41,6 +41,23 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     workers: dict[WorkerId, AgentId]
     size: int = 0
     """Worker slots the job was given; what `workers` lacks of it is to be replaced."""
+    targets: list[ShardId] = []
+    """Shards that the partitions are to lie on, some of `shards`; empty: all of them. The others are on their way."""
+    width: int = 0
+    """Shards the job was given; what the targets lack of it is to be added. 0: as many as there are targets."""
+    plan: int = 0
+    """Grows with every change of the targets under this term; of two that the leader hears the higher counts."""
+    incarnations: dict[ShardId, str] = {}
+    """The process of each shard: only it is asked to take part, for another one in its place would hold nothing."""
+    lost: dict[ShardId, int] = {}
+    """Shards that went before they held anything, with the first plan without them: taken again once that is obeyed."""
+
+
+class Pinned(msgspec.Struct, frozen=True, kw_only=True):
+    """The size that a user has asked for; None: as the policy decides."""
+
+    workers: int | None = None
+    shards: int | None = None
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +84,16 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     redone_iterations: int = 0
 
 
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One change of a job's state."""
+
+    at: float
+    """Unix time, s."""
+    state: JobState
+    """The state since then."""
+    reason: str
+
+
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A job as it is kept in the store, so that it survives a restart of everything."""
 
@@ -88,7 +115,11 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A pause was asked for and the boundary is not reached yet."""
     terms: int = 0
     """Number of the newest term handed out."""
+    pinned: Pinned = Pinned()
+    """What `scale` asked for; it holds through pauses and restarts, until `scale --auto`."""
     workers_named: int = 0
     """Trainers started over the job's life; the next one's id has this number."""
     secret: str = ""
     """Proves to the data plane that a process belongs to this job; never shown."""
+    changes: list[Change] = []
+    """The job's life, oldest first: how it began and the newest changes. What lies between is let go."""

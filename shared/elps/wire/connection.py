@@ -7,6 +7,7 @@ whose machine is gone without a word is found by TCP keep-alive and by the bound
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 import threading
@@ -43,6 +44,7 @@ class Connection:
         self._read_lock = threading.RLock()
         self._close_lock = threading.Lock()
         self._closed = False
+        self._mute = False  #: the peer takes nothing any more; what it had said can still be read
         self._piece_s = 0.0  #: receive time-out set on the socket
         sock.settimeout(None)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -76,7 +78,7 @@ class Connection:
     def send_raw(self, pieces: list[Buffer]) -> None:
         """Send the bytes of one or more whole frames."""
         with self._send_lock:
-            if self._closed:
+            if self._closed or self._mute:
                 raise ConnectionEnded(f"the connection to {self.peer} is closed")
             try:
                 total = sum(map(len, pieces))
@@ -89,7 +91,7 @@ class Connection:
                     f"{self.peer} has read nothing for {PROGRESS_S:.0f} s"
                 ) from None
             except OSError as error:
-                self.close()
+                self._mute = True
                 raise ConnectionEnded(f"the connection to {self.peer} is lost: {error}") from None
 
     def _send_rest(self, pieces: list[Buffer], sent: int) -> None:
@@ -133,6 +135,15 @@ class Connection:
         if got < HEADER_BYTES:
             self._fill(view[got:])
         return unpack(view)
+
+    def pending(self) -> bool:
+        """Whether there is something to receive now, the end of the connection included."""
+        poll = select.poll()
+        with self._read_lock:
+            if self._closed:
+                return True
+            poll.register(self._sock, select.POLLIN)
+            return bool(poll.poll(0))
 
     def meta(self, header: Header) -> dict[str, Any]:
         """Read a frame's JSON part: always an object."""
@@ -202,5 +213,5 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """Whether this side has given the connection up."""
-        return self._closed
+        """Whether this side has given the connection up, or cannot send on it any more."""
+        return self._closed or self._mute

@@ -5,7 +5,7 @@ array elements, little-endian. Every frame carries the sender's epoch; which job
 handshake, once per connection. Parts are at most 1 MiB, so that a receiver can take one whole into a buffer that fits
 its cache, check it, and only then add it.
 
-The numbers of kinds are never reused. Kinds 64 and above are reserved for sparse rows, state and votes.
+The numbers of kinds are never reused. Kinds 72 and above are reserved for sparse rows and votes.
 """
 
 from __future__ import annotations
@@ -103,6 +103,19 @@ class Kind(IntEnum):
     """Meta: why the shard cannot go on with the job."""
     BEAT = 59
     """Both ways: still here."""
+    FOLLOW = 60
+    """Leader to shard. Meta: a wave, the partitions that other shards are to follow."""
+    UNFOLLOW = 61
+    """Leader to shard: the wave `ticket` is given up."""
+    FOLLOWED = 62
+    """Shard to leader: of wave `ticket`, `partition` copies are here; with `status` 1 all of them, at `iteration`."""
+    UNFOLLOWED = 63
+    """Shard to leader: wave `ticket` cannot go on; meta: why."""
+    # owner to follower
+    STATE = 64
+    """An array of a copy as it is at version `iteration`, for wave `ticket`; meta: name of the array, steps."""
+    SUM = 65
+    """What a partition has collected in `iteration`, for wave `ticket`; meta: samples counted, step."""
 
 
 class Flag(IntFlag):

@@ -4,7 +4,8 @@
 2. The client answers with its version and a hello (job, purpose, who it is), its own 16 random bytes and the
    HMAC-SHA256 of the hello and the server's bytes under the job's secret.
 3. The server looks the job up, checks the proof and then the rest, and answers with the HMAC of the client's bytes, or
-   with a refusal in words.
+   with a refusal in words. Who has proved nothing is refused in the same words, bytes and time whether the job is there
+   or not; as it may come in a moment, that means "later".
 
 All of it is bounded in size and time; nothing of a connection is believed before step 3.
 """
@@ -33,8 +34,11 @@ MAX_REFUSAL_BYTES = 500
 _GREETING = struct.Struct("<4sH16s")
 _LENGTH = struct.Struct("<H")
 _MAGIC = b"elps"
+_NOBODYS = os.urandom(32).hex()
+"""Stands for the secret of a job that is not here, so that its proof is checked in the same way."""
+_UNPROVEN = "the job is not here (yet), or its secret is another one"
 
-Purpose = Literal["lease", "push", "pull", "link"]
+Purpose = Literal["lease", "push", "pull", "link", "feed"]
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,6 +62,10 @@ class Refused(ElpsError):
     def __init__(self, reason: str, code: Code = "no") -> None:
         super().__init__(reason)
         self.code: Code = code
+
+
+class _Unproven(Refused):
+    """Of a client that has not proved itself; the text is for this side alone."""
 
 
 def dial(
@@ -128,18 +136,13 @@ def welcome(
             raise ProtocolError(f"a hello of {size} bytes, at most {MAX_HELLO_BYTES}")
         body, proof = _read(sock, size, deadline), _read(sock, 32, deadline)
         try:
-            hello = msgspec.json.decode(body, type=Hello)
-            secret = secret_of(hello.job)
-            if secret is None:
-                raise Refused(f"job {hello.job} is not here", "later")
-            if not hmac.compare_digest(proof, _proof(secret, body + challenge)):
-                raise Refused(f"{hello.sender} does not know the secret of job {hello.job}")
+            hello, secret = _proven(body, proof, challenge, secret_of)
             check(hello)
-        except (msgspec.DecodeError, Refused) as error:
-            code: Code = error.code if isinstance(error, Refused) else "no"
-            text = f"{code}: {error}".encode()[:MAX_REFUSAL_BYTES]
+        except Refused as error:
+            told = _UNPROVEN if isinstance(error, _Unproven) else str(error)
+            text = f"{error.code}: {told}".encode()[:MAX_REFUSAL_BYTES]
             sock.sendall(_LENGTH.pack(len(text)) + text)
-            raise Refused(str(error), code) from None
+            raise
         answer = _proof(secret, theirs + challenge)
         sock.sendall(_LENGTH.pack(len(answer)) + answer)
     except OSError as error:
@@ -149,6 +152,23 @@ def welcome(
         sock.close()
         raise
     return Connection(sock, f"{hello.sender} ({hello.purpose})"), hello
+
+
+def _proven(
+    body: bytes, proof: bytes, challenge: bytes, secret_of: Callable[[JobId], str | None]
+) -> tuple[Hello, str]:
+    """The hello of a client that knows the job's secret, and that secret."""
+    try:
+        hello = msgspec.json.decode(body, type=Hello)
+    except msgspec.DecodeError as error:
+        raise Refused(str(error)) from None
+    found = secret_of(hello.job)
+    secret = _NOBODYS if found is None else found
+    if not hmac.compare_digest(proof, _proof(secret, body + challenge)):
+        lacks = f"job {hello.job} is not here"
+        knows_not = f"{hello.sender} does not know the secret of job {hello.job}"
+        raise _Unproven(lacks if found is None else knows_not, "later")
+    return hello, secret
 
 
 def _refusal(who: str, answer: bytes) -> Refused:

@@ -31,6 +31,8 @@ M = TypeVar("M")
 REPEATS = 4096
 """Message ids remembered: a repeat comes soon after its first, when a connection was lost."""
 ENVELOPE_BYTES = 1024
+FRESH_S = 0.5
+"""A job that is known is told without waiting for the store any longer."""
 
 
 class Desk:
@@ -44,6 +46,7 @@ class Desk:
             clock,
             version,
         )
+        self.started_s = clock.monotonic()
         self.store_problem: str | None = "not asked yet"
         self.refused: dict[str, int] = {
             "members": 0,
@@ -121,7 +124,9 @@ class Desk:
         """The answer as plain values; see `answer`."""
         if query.job is not None:
             known = self.state.jobs.get(query.job)
-            if known is None or known.record is None:
+            fresh = query.what == "job" and self.store_problem is None
+            # not every change of a record is an event: a worker that is gone must not be shown on
+            if known is None or known.record is None or fresh:
                 await self._read_for(JobId(query.job), required=known is None)
         return queries.ask(self.state, query, self.clock.monotonic(), self.around)
 
@@ -129,7 +134,10 @@ class Desk:
     def around(self) -> Surroundings:
         """Broker and store as they are."""
         return Surroundings(
-            broker=self.bus.connected, store_problem=self.store_problem, version=self.version
+            broker=self.bus.connected,
+            store_problem=self.store_problem,
+            version=self.version,
+            started_s=self.started_s,
         )
 
     # --- from the store ---
@@ -172,8 +180,12 @@ class Desk:
 
     async def _read_for(self, job: JobId, *, required: bool) -> None:
         try:
-            await self.read_record(job)
-        except RetryLater:
+            if required:
+                await self.read_record(job)
+            else:
+                async with asyncio.timeout(FRESH_S):
+                    await self.read_record(job)
+        except (RetryLater, TimeoutError):
             if required:
                 raise
 

@@ -19,6 +19,8 @@ class Surroundings:
     store_problem: str | None
     """What was wrong with the store when it was asked last; None when nothing."""
     version: str
+    started_s: float = -1e18
+    """When the monitor began to listen, on its monotonic clock."""
 
 
 def health(state: State, now_s: float, around: Surroundings) -> views.HealthView:
@@ -34,6 +36,20 @@ def health(state: State, now_s: float, around: Surroundings) -> views.HealthView
     }
     status = "ok" if all(part["status"] == "ok" for part in parts.values()) else "degraded"
     return {"status": status, "parts": parts, "version": around.version}
+
+
+def staleness(state: State, now_s: float, around: Surroundings) -> str:
+    """Why what is told of jobs may be old, with the age; empty while it is not."""
+    lost_s = state.members.schedulers.lost_s
+    silent_s = now_s - max(state.heard_s, around.started_s)
+    if not around.broker:
+        return f"the monitor does not reach the broker: this is as of {silent_s:.0f} s ago"
+    if silent_s > lost_s:
+        return f"no member of the stack was heard for {silent_s:.0f} s: this is as of then"
+    silent_s = now_s - max(state.scheduler_heard_s, around.started_s)
+    if silent_s > lost_s:
+        return f"the scheduler was not heard for {silent_s:.0f} s: states of jobs are as of then"
+    return ""
 
 
 def _part(ok: bool, detail: str, count: int | None = None) -> views.PartView:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -13,7 +13,7 @@ from elps.contracts.state import JobState
 from elps.monitor import views
 from elps.monitor.core.jobs import Job, led_by
 from elps.monitor.core.state import State
-from elps.monitor.health import Surroundings, health
+from elps.monitor.health import Surroundings, health, staleness
 
 LIST_REASON_CHARACTERS = 500
 CURVE_POINTS = 40
@@ -38,9 +38,9 @@ def ask(state: State, query: Query, now_s: float, around: Surroundings) -> Any:
     """Answer a query that was checked. Raises `UnknownJob`."""
     match query.what:
         case "jobs":
-            return jobs(state, query.limit)
+            return jobs(state, query.limit, staleness(state, now_s, around))
         case "job":
-            return job(state, query.job or "")
+            return job(state, query.job or "", staleness(state, now_s, around))
         case "iterations":
             return iterations(state, query.job or "", query.since, query.limit)
         case "logs":
@@ -53,18 +53,30 @@ def ask(state: State, query: Query, now_s: float, around: Surroundings) -> Any:
             return health(state, now_s, around)
 
 
-def jobs(state: State, limit: int) -> views.JobsView:
+def jobs(state: State, limit: int, stale: str = "") -> views.JobsView:
     """The list of jobs; when there are more than `limit` the oldest ended ones are left out."""
     listed = state.jobs.newest(min(limit, MAX_JOBS_LISTED))
-    return {"jobs": [_job(job, LIST_REASON_CHARACTERS) for job in listed], "total": len(state.jobs)}
+    return {
+        "jobs": [_job(job, LIST_REASON_CHARACTERS) for job in listed],
+        "total": len(state.jobs),
+        "stale": stale,
+    }
 
 
-def job(state: State, job_id: str) -> views.JobDetail:
-    """One job, with its document. Raises `UnknownJob`."""
+def job(state: State, job_id: str, stale: str = "") -> views.JobDetail:
+    """One job, with its document and its life. Raises `UnknownJob`."""
     found = _find(state, job_id)
     document = msgspec.to_builtins(found.record.document) if found.record is not None else {}
     dismissed = dict(found.hosted.dismissed) if found.hosted is not None and _is_led(found) else {}
-    return {**_job(found, None), "document": _without_secrets(document), "dismissed": dismissed}  # type: ignore[typeddict-item]
+    changes = found.record.changes if found.record is not None else []
+    detail = {
+        **_job(found, None),
+        "document": _without_secrets(document),
+        "dismissed": dismissed,
+        "changes": msgspec.to_builtins(changes),
+        "stale": stale,
+    }
+    return cast(views.JobDetail, detail)
 
 
 def iterations(state: State, job_id: str, since: int, limit: int) -> views.IterationsView:
@@ -209,7 +221,7 @@ def _job(found: Job, reason_characters: int | None) -> views.JobView:
         "iterations": progress.iterations,
         "passes": progress.passes,
         "samples": progress.samples,
-        "loss": progress.loss,
+        "loss": _loss(found),
         "metrics": metrics,
         "metrics_iteration": metrics_iteration,
         "samples_per_s": _figure(samples_per_s),
@@ -236,6 +248,15 @@ def _job(found: Job, reason_characters: int | None) -> views.JobView:
             (row.iteration, _figure(row.loss)) for row in found.history.rows.curve(CURVE_POINTS)
         ],
     }
+
+
+def _loss(found: Job) -> float | None:
+    """None while the newest iteration's is not finite: the progress keeps the last that was, maybe long ago."""
+    row, progress = found.history.rows.last, found.progress
+    newest = row is not None and row.iteration + 1 >= progress.iteration
+    return (
+        None if newest and row is not None and row.samples and row.loss is None else progress.loss
+    )
 
 
 def _time_left(found: Job, iteration_s: float | None) -> float | None:

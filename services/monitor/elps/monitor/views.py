@@ -28,8 +28,9 @@ class JobView(TypedDict):
     passes: float
     samples: int
     loss: float | None
+    """Over the newest iteration; null before the first, and (with `samples` above 0) while it is not finite."""
     metrics: dict[str, float | None]
-    """Newest evaluation on held-out samples."""
+    """Newest evaluation on held-out samples; null is a metric that is not finite."""
     metrics_iteration: int | None
     samples_per_s: float | None
     time_left_s: float | None
@@ -54,8 +55,21 @@ class JobView(TypedDict):
     """Iteration and loss at a few points over the whole job, for a picture."""
 
 
+class ChangeView(TypedDict):
+    """One change of a job's state, as its record keeps it."""
+
+    at: float
+    state: str
+    reason: str
+
+
 class JobDetail(JobView):
-    """One job, with its document."""
+    """One job, with its document and its life."""
+
+    changes: list[ChangeView]
+    """How its life began and its newest changes, oldest first."""
+    stale: str
+    """For people: why this may be old, with the age; empty while it is not."""
 
     document: dict[str, Any]
     dismissed: dict[str, str]
@@ -68,6 +82,8 @@ class JobsView(TypedDict):
     jobs: list[JobView]
     total: int
     """Jobs that the monitor keeps; when more than listed, the older ended ones are left out."""
+    stale: str
+    """For people: why this may be old, with the age; empty while it is not."""
 
 
 class TimingView(TypedDict):

@@ -174,6 +174,7 @@ class ShardService:
             data_port=port,
             slots=settings.shard_slots,
             jobs=hosting.status(),
+            refused=hosting.refused(),
             version=_version(),
             rss_bytes=rss_bytes(),
             leaving=self._leaving,

@@ -16,6 +16,10 @@ Number = Annotated[int, Meta(ge=0, le=2**62)]
 _ITEMSIZE = {"float32": 4, "float64": 8}
 
 
+class NotHere(ProtocolError):
+    """Values that a shard was to hold already are not there."""
+
+
 class Assignment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which partitions a shard holds, where they start from, and what of the stream is skipped."""
 
@@ -30,6 +34,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Version that the partitions begin at."""
     checkpoint: str | None
     """Name of the checkpoint to load; None: version 0 comes from a trainer."""
+    carried: bool = False
+    """The values are here: this shard held the partitions at `start`, or followed them."""
     skips: list[tuple[Number, Number]]
 
     @property

@@ -32,6 +32,7 @@ class Leader(Protocol):
     job: JobId
     lock: threading.Lock
     epoch: Epoch
+    opened: Epoch
     clock: Clock | None
     origin: Origin
     trainers: Trainers
@@ -183,7 +184,8 @@ class Conversation:
             initialise = lead.origin.manifest is None and not held and trainers.initialiser is None
             if initialise:
                 trainers.initialiser = link.worker
-            meta = lead.origin.map() if link.greeted != epoch else None
+            known = link.greeted == epoch
+            meta = None if known else {**lead.origin.map(), "since": lead.opened.n}
             link.greeted = epoch
         if meta is not None:  # a second map would have it ask twice
             link.tell(Header(Kind.MAP, epoch), meta)
@@ -191,6 +193,16 @@ class Conversation:
             link.tell(Header(Kind.INITIALISE, epoch))
         if held:
             self._admit(link, epoch)
+
+    def tell_map(self) -> None:
+        """The map was exchanged: all go on under the new one as they are."""
+        with self._lead.lock:
+            epoch, meta = self._lead.epoch, self._lead.origin.map()
+            links = [t for t in self._lead.trainers.ready() if t.greeted not in (None, epoch)]
+            for link in links:
+                link.greeted = epoch
+        for link in links:
+            link.tell(Header(Kind.MAP, epoch), {**meta, "since": self._lead.opened.n})
 
     def initialise_again(self) -> None:
         """A shard may have missed version 0: who was to bring it does so once more. What is there stays as it is."""

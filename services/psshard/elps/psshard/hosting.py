@@ -9,8 +9,9 @@ import structlog
 from elps.contracts.epoch import Term
 from elps.contracts.errors import ProtocolError
 from elps.contracts.ids import JobId, ShardId, WorkerId
-from elps.contracts.messages import DirectJob, DropJob, HostedJob, HostJob
+from elps.contracts.messages import DirectJob, DropJob, HostedJob, HostJob, Refusal
 from elps.psshard.bridge import Bridge
+from elps.psshard.feeding import FeedConnection
 from elps.psshard.lead import Lead
 from elps.psshard.link import serve_link
 from elps.psshard.member import Member
@@ -18,6 +19,9 @@ from elps.psshard.orders import Orders
 from elps.psshard.serving import PullConnection, PushConnection
 from elps.wire.connection import Connection
 from elps.wire.handshake import Hello, Purpose, Refused
+
+MAX_REFUSED = 64
+"""Refusals shown in a beat; the scheduler repeats what it wants to be hosted, so the newest are enough."""
 
 log = structlog.get_logger()
 
@@ -28,7 +32,7 @@ class Hosted:
     def __init__(self, host: HostJob, me: ShardId, bridge: Bridge) -> None:
         self.host = host
         self.member = Member(host.document)
-        self.orders = Orders(host.job, self.member, bridge)
+        self.orders = Orders(host, me, self.member, bridge)
         self.lead = Lead(host, me, self.orders, bridge) if host.shards[0].shard == me else None
         self._lock = threading.Lock()
         self._connections: dict[Connection, Purpose] = {}
@@ -66,6 +70,9 @@ class Hosted:
                     PushConnection(connection, self.member).serve()
                 case "pull":
                     PullConnection(connection, self.member, WorkerId(hello.sender)).serve()
+                case "feed":
+                    following, report = self.member.following, self.member.report
+                    FeedConnection(connection, following, report).serve()
                 case "link":
                     serve_link(connection, self.orders, self.host.term)
                 case "lease":
@@ -103,23 +110,21 @@ class Hosting:
         self._closing: list[
             Hosted
         ] = []  #: dropped, but something may still be on its way to the store
-        self._highest: dict[JobId, int] = {}  #: term numbers seen; a lower one is refused for ever
+        self._highest: dict[
+            JobId, Term
+        ] = {}  #: terms seen; a lower one, or an equal number, is refused for ever
+        self._refused: dict[JobId, Refusal] = {}  #: what the scheduler is to hear, the newest last
 
     def host(self, message: HostJob) -> None:
         """Take part in a job; a repeat changes nothing, a newer term replaces the older one."""
         with self._lock:
             old = self._jobs.get(message.job)
-            highest = self._highest.get(message.job, 0)
-            if message.term.number < highest:
-                reason = f"term {message.term.number} is over: {highest} was seen here"
-                log.error("term_refused", job=message.job, reason=reason)
+            if self._refuse(message):
+                self._bridge.beat()
                 return
             if old is not None and old.host.term == message.term:
                 return
-            if old is not None and old.host.term.number == message.term.number:
-                log.error("term_refused", job=message.job, reason="equal number, another nonce")
-                return
-            self._highest[message.job] = message.term.number
+            self._highest[message.job] = message.term
             hosted = self._jobs[message.job] = Hosted(message, self._me, self._bridge)
         if old is not None:
             old.close(f"term {message.term.number} has begun")
@@ -134,9 +139,31 @@ class Hosting:
             hosted.lead.start()
         self._bridge.beat()
 
+    def _refuse(self, message: HostJob) -> bool:
+        """Whether a job's term is over here. Told in every beat until a higher one comes or the job is dropped."""
+        job, term = message.job, message.term
+        highest = self._highest.get(job, term)
+        self._refused.pop(job, None)
+        if term == highest or term.number > highest.number:
+            return False
+        self._refused[job] = Refusal(term=term, highest=highest)
+        for oldest in list(self._refused)[:-MAX_REFUSED]:
+            del self._refused[oldest]
+        reason = f"term {term} is over: {highest} was seen here"
+        log.error("term_refused", job=job, reason=reason)
+        return True
+
+    def refused(self) -> dict[JobId, Refusal]:
+        """Jobs that are not hosted under the term last told."""
+        with self._lock:
+            return dict(self._refused)
+
     def drop(self, message: DropJob) -> None:
         """Forget a job of this term or an older one."""
         with self._lock:
+            refusal = self._refused.get(message.job)
+            if refusal is not None and refusal.term.number <= message.term.number:
+                del self._refused[message.job]
             hosted = self._jobs.get(message.job)
             if hosted is None or hosted.host.term.number > message.term.number:
                 return
@@ -151,7 +178,7 @@ class Hosting:
         with self._lock:
             hosted = self._jobs.get(message.job)
         if hosted is not None and hosted.lead is not None and hosted.host.term == message.term:
-            hosted.lead.direct(message.goal, message.workers, message.exits)
+            hosted.lead.direct(message)
 
     def secret_of(self, job: JobId) -> str | None:
         """The secret by which a job's processes prove themselves; None for a job that is not here."""

@@ -15,8 +15,9 @@ import structlog
 
 from elps.contracts.epoch import Epoch
 from elps.contracts.errors import TaskError
-from elps.contracts.ids import JobId, ShardId, WorkerId
-from elps.contracts.messages import HostedJob, HostJob, Phase
+from elps.contracts.ids import JobId, PartitionId, ShardId, WorkerId
+from elps.contracts.messages import DirectJob, HostedJob, HostJob, Phase
+from elps.psshard.answers import Answers
 from elps.psshard.bridge import Bridge
 from elps.psshard.checkpointing import Checkpointing
 from elps.psshard.conversation import Conversation
@@ -31,7 +32,6 @@ from elps.psshard.origin import Origin
 from elps.psshard.peers import Peers
 from elps.psshard.phases import live_phase
 from elps.psshard.reporting import Reporter
-from elps.psshard.reports import Frozen, Missed, Progressed, Report, Trouble, Written
 from elps.psshard.ticker import Ticker
 from elps.psshard.trainers import TrainerLink, Trainers
 from elps.storage.checkpoints import Manifest
@@ -56,38 +56,38 @@ class Lead:
         self.origin = Origin(host)
         self.trainers = Trainers(host.workers)
         self.clock: Clock | None = None  #: None until the job is opened
-        self.epoch = Epoch(host.term, 0)  #: n counts openings; 0: not opened yet
+        self.epoch = Epoch(
+            host.term, 0
+        )  #: n counts openings and exchanges of the map; 0: not opened yet
+        self.opened = self.epoch  #: what is said under an epoch since then counts
         self._me, self._bridge = me, bridge
         self._commands = InOrder(host.job, self._execute, self._broken)
-        self._keeper = Keeper(host.job, bridge, self.fail)
-        self._checkpointing = Checkpointing(host, self.origin)
+        self.keeper = Keeper(host.job, bridge, self.fail)
+        self.checkpointing = Checkpointing(host, self.origin)
         self._ended: tuple[Phase, str] | None = None  #: finished, failed or paused, with the reason
         self._pause_wanted = False
         self._conversation = Conversation(self)
         self._ticker, self._beat_at = Ticker(self._tick), 0.0
-        self._peers = Peers(host, me, orders, self.reported, self._restored, self.fail)
+        self._peers = Peers(host, me, orders, Answers(self).reported, self._restored, self.fail)
 
     def start(self) -> None:
         """Begin: dial the other shards, and find out where the job starts from."""
         self._peers.start()
-        self._keeper.in_background("lead", self._resolve)
-        self._keeper.in_background("tick", lambda: self._ticker.run(self._keeper.closed))
+        self.keeper.in_background("lead", self._resolve)
+        self.keeper.in_background("tick", lambda: self._ticker.run(self.keeper.closed))
 
     def close(self, reason: str) -> None:
         """Stop leading: trainers are told, links end."""
-        self._keeper.closed.set()
+        self.keeper.closed.set()
         self._ticker.wake()
-        with self.lock:
-            links = self.trainers.all()
-        for link in links:
-            link.stop(reason)
+        self._send_home(reason)
         self._peers.close()
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
     def _resolve(self) -> None:
         """Find the newest checkpoint and the skips; without one the first ready trainer says what the job is."""
-        skips, manifests = self._keeper.skips(), self._keeper.manifests()
+        skips, manifests = self.keeper.skips(), self.keeper.manifests()
         try:
             with self.lock:
                 manifest = self.origin.remember(skips, manifests)
@@ -104,18 +104,19 @@ class Lead:
         try:
             with self.lock:
                 rules = self.origin.lay_out(manifest)
-                epoch = self.epoch = Epoch(self.host.term, self.epoch.n + 1)
-                self._checkpointing.forget()
+                epoch = self.epoch = self.opened = Epoch(self.host.term, self.epoch.n + 1)
+                self.checkpointing.forget()
                 metrics_at = manifest.metrics_iteration if manifest is not None else None
                 clock = self.clock = Clock(
                     rules,
-                    self._peers,
+                    self.origin.holders,
                     self.origin.start,
                     now,
                     skips=self.origin.skips,
                     checkpoint=self.origin.start if manifest is not None else None,
                     evaluated=metrics_at if metrics_at is not None else -1,
                     trained_s=self.reporter.progress.training_s,
+                    moving=self.origin.moving(),
                 )
                 clock.expect(self.trainers.allowed, now)
                 self.reporter.opened(rules, manifest)
@@ -129,14 +130,15 @@ class Lead:
         for shard in self._peers:
             self._peers.tell(shard, epoch, assignments[shard])
         self._conversation.greet_all()
+        self.event(lambda clock, now: clock.want(self.origin.targets, now))
         if self._pause_wanted:
             self.event(lambda clock, now: clock.pause(now))
 
-    def _reopen(self, reason: str, *, must_restore: bool) -> None:
+    def reopen(self, reason: str, *, must_restore: bool) -> None:
         """Go back to the newest checkpoint that can be loaded."""
 
         def run() -> None:
-            manifests = self._keeper.manifests()
+            manifests = self.keeper.manifests()
             with self.lock:
                 manifest = self.origin.usable(manifests)
             if manifest is None and must_restore:
@@ -145,7 +147,11 @@ class Lead:
             self.reporter.event("rolled_back", reason)
             self.open(manifest)
 
-        self._keeper.in_background("back", run)
+        self.keeper.in_background("back", run)
+
+    def admit_all(self, epoch: Epoch) -> None:
+        """Admit the trainers that waited for the first values, if they are there."""
+        self._conversation.admit_all(epoch)
 
     # --- trainers -----------------------------------------------------------------------------------------------------
 
@@ -155,8 +161,9 @@ class Lead:
             self._may_join(worker)
 
     def _may_join(self, worker: WorkerId) -> None:
-        if self._keeper.closed.is_set() or self._ended is not None:
-            raise Refused("the job has ended here", "over")
+        if self.keeper.closed.is_set() or self._ended is not None:
+            why = f": {self._ended[1]}" if self._ended is not None else ""
+            raise Refused(f"the job has ended here{why}", "over")
         self.trainers.check(worker)
 
     def join(self, link: TrainerLink) -> None:
@@ -181,37 +188,6 @@ class Lead:
 
     # --- shards -------------------------------------------------------------------------------------------------------
 
-    def reported(self, shard: ShardId, report: Report) -> None:
-        """A shard's answer or progress."""
-        epoch = report.epoch
-        match report:
-            case Progressed(_, version):
-                self.event(lambda clock, now: clock.progressed(shard, version, now), epoch)
-                self._conversation.admit_all(epoch)
-            case Frozen(_, interval, attempt, clean):
-                self.event(
-                    lambda clock, now: clock.freeze_answered(shard, interval, attempt, clean, now),
-                    epoch,
-                )
-            case Written():
-                self._collect(shard, report)
-            case Missed(_, version):
-                self.reporter.saving(None, time.monotonic())
-                self.event(lambda clock, now: clock.checkpoint_abandoned(version, now), epoch)
-            case Trouble(_, reason, damaged):
-                self._trouble(shard, epoch, reason, damaged)
-
-    def _trouble(self, shard: ShardId, epoch: Epoch, reason: str, damaged: bool) -> None:
-        with self.lock:
-            if epoch != self.epoch:
-                return
-            condemned = self.origin.condemn() if damaged else None
-        if condemned is not None:
-            what = f"checkpoint {condemned} cannot be loaded by {shard}: {reason}"
-            self._reopen(what, must_restore=True)
-        elif not damaged:
-            self.fail(f"{shard}: {reason}")
-
     def _restored(self, shard: ShardId) -> None:
         """A link is up: say again all that may have been lost with the one before."""
         with self.lock:
@@ -225,69 +201,74 @@ class Lead:
         self._conversation.initialise_again()
         self.event(lambda clock, now: clock.link_restored(shard, now), epoch)
 
-    def _collect(self, shard: ShardId, report: Written) -> None:
-        with self.lock:
-            if report.epoch != self.epoch:
-                return
-            progress = self.reporter.progress
-            manifest = self._checkpointing.take(shard, report, progress, time.time())
-
-        def valid() -> None:
-            self.reporter.checkpointed(report.version)
-            self.event(
-                lambda clock, now: clock.checkpoint_written(report.version, now), report.epoch
-            )
-
-        if manifest is not None:
-            self._keeper.publish(manifest, lambda: self.epoch == report.epoch, valid)
-
     # --- events and commands ------------------------------------------------------------------------------------------
 
     def event(
         self, ask: Callable[[Clock, float], list[Command]], epoch: Epoch | None = None
     ) -> None:
-        """Give the clock an event, if it is of the epoch in force, and execute what it commands."""
+        """Give the clock an event, if it is of the history in force, and execute what it commands."""
         with self.lock:
             if self.clock is None or self._ended is not None:
                 return
-            if epoch is not None and epoch != self.epoch:
+            if epoch is not None and not self._counts(epoch):
                 return
             self._commands.put((self.epoch, c) for c in ask(self.clock, time.monotonic()))
         self._commands.work()
 
+    def _counts(self, epoch: Epoch) -> bool:
+        """Whether an epoch is of the history in force, which an opening began and exchanges of the map go on with."""
+        return epoch.term == self.epoch.term and self.opened.n <= epoch.n <= self.epoch.n
+
     def _execute(self, what: tuple[Epoch, Command]) -> None:
-        epoch, command = what
-        if epoch != self.epoch:
+        since, command = what
+        if not self._counts(since):
             return
+        epoch = self.epoch
         match command:
             case do.Lend():
                 self._conversation.lend(epoch, command)
-            case (
-                do.AnnounceGate()
-                | do.Freeze()
-                | do.Thaw()
-                | do.Grant()
-                | do.CallBack()
-                | do.WriteCheckpoint()
-            ):
-                self._to_shards(epoch, command)
+            case do.IterationDone() | do.Evaluated() | do.Remark():
+                self._report(command)
             case do.Dismiss(worker, reason):
                 self.dismiss(worker, reason)
-            case do.RollBack(interval, reason):
-                self._skip(interval)
-                self._reopen(reason, must_restore=self.reporter.progress.checkpoint is not None)
             case do.Fail(reason):
                 self.fail(reason)
             case do.Finish(version, reason):
                 self._end("finished", f"{reason}, at iteration {version}")
             case do.Rest(version):
                 self._end("paused", f"paused at iteration {version}")
+            case do.RollBack(interval, reason):
+                self._skip(interval)
+                self.reopen(reason, must_restore=self.reporter.progress.checkpoint is not None)
+            case do.Follow():
+                self._peers.tell_all(epoch, self.origin.wave(command))
+            case do.Exchange(_, placed, version):
+                self._exchange(placed, version)
+            case do.Exchanged():
+                self._conversation.tell_map()
+            case _:
+                self._to_shards(epoch, command)
+
+    def _report(self, news: do.IterationDone | do.Evaluated | do.Remark) -> None:
+        match news:
+            case do.IterationDone():
+                self.reporter.iteration_done(news, self.clock.plan if self.clock else 0)
             case do.Evaluated(version, metrics):
                 self.reporter.evaluated(version, metrics)
-            case do.IterationDone():
-                self.reporter.iteration_done(command, self.clock.plan if self.clock else 0)
             case do.Remark(happened, reason, about, iteration):
                 self.reporter.event(happened, reason, worker=about, iteration=iteration)
+
+    def _exchange(self, placed: dict[PartitionId, ShardId], version: int) -> None:
+        """Give every shard the new map under the next epoch."""
+        with self.lock:
+            if self.clock is None:
+                return
+            epoch = self.epoch = Epoch(self.host.term, self.epoch.n + 1)
+            self.origin.carry(placed, version)
+            rules, skips = self.clock.rules, list(self.clock.skips)
+            told = {s: self.origin.assignment(s, rules.iterations, skips) for s in self._peers}
+        for shard, assignment in told.items():
+            self._peers.tell(shard, epoch, assignment)
 
     def _to_shards(self, epoch: Epoch, order: Order) -> None:
         """Say it to every shard, the others first: their way is longer."""
@@ -299,7 +280,7 @@ class Lead:
                 with self.lock:
                     if epoch != self.epoch:
                         return
-                    self._checkpointing.begin(epoch, version)
+                    self.checkpointing.begin(epoch, version)
         self._peers.tell_all(epoch, order)
 
     def _skip(self, interval: Interval) -> None:
@@ -307,26 +288,34 @@ class Lead:
             self.origin.add_skips([interval])
             skips = self.origin.skips
         self.reporter.skipped(interval)
-        self._keeper.keep_skips(skips)
+        self.keeper.keep_skips(skips)
 
     # --- goals and reports --------------------------------------------------------------------------------------------
 
-    def direct(self, goal: str, workers: list[WorkerId], exits: dict[WorkerId, str]) -> None:
-        """The scheduler's word: go on or pause, who may join, how some ended.
+    def direct(self, message: DirectJob) -> None:
+        """The scheduler's word: go on or pause, who may join, how some ended, where the partitions are to lie.
 
         Carried out by the ticker: it is given in the event loop, which must not wait for sockets and arrays.
         """
-        self._ticker.hand(lambda: self._direct(goal, workers, exits))
+        self._ticker.hand(lambda: self._direct(message))
 
-    def _direct(self, goal: str, workers: list[WorkerId], exits: dict[WorkerId, str]) -> None:
-        pause = goal == "pause"
+    def _direct(self, message: DirectJob) -> None:
+        pause, workers, exits = message.goal == "pause", message.workers, message.exits
         with self.lock:
-            self.trainers.allowed = set(workers)
+            unwanted = self.trainers.plan(workers, exits, time.monotonic())
             self._pause_wanted = pause
             not_begun = self.clock is None
         for worker, text in sorted(exits.items()):
             self._exited(worker, text)
+        for link, why in unwanted:
+            log.info("trainer_unwanted", job=self.job, worker=link.worker, reason=why)
+            link.stop(why)
         self.event(lambda clock, now: clock.expect(workers, now))
+        if message.shards:
+            self._peers.know(message.shards)
+            with self.lock:
+                self.origin.want(message.shards)
+            self.event(lambda clock, now: clock.want(self.origin.targets, now))
         self.event(lambda clock, now: clock.pause(now) if pause else clock.resume(now))
         if pause and not_begun:
             self._end("paused", "paused before it began")
@@ -337,7 +326,7 @@ class Lead:
     @property
     def at_work(self) -> bool:
         """Whether something may still be written to the store."""
-        return self._keeper.at_work
+        return self.keeper.at_work
 
     @property
     def ended(self) -> bool:
@@ -359,32 +348,45 @@ class Lead:
             if self._ended is not None:
                 return
             self._ended = (phase, reason)
+        self._send_home(reason)
+        self._bridge.beat()
+
+    def _send_home(self, reason: str) -> None:
+        """Tell all trainers to stop, also those that wait at a shard for a version that will not come."""
+        with self.lock:
             links, epoch = self.trainers.all(), self.epoch
             calls = self.clock.close(time.monotonic()) if self.clock is not None else []
         for link in links:
             link.stop(reason)
         for call in calls:
-            self._to_shards(epoch, call)
-        self._bridge.beat()
+            self._peers.tell_all(epoch, call)
 
     def _tick(self) -> None:
         self.event(lambda clock, at: clock.tick(at))
+        self._peers.keep(self._needed())
         if (now := time.monotonic()) - self._beat_at >= BEAT_S:
             self._beat_at = now
             self._peers.beat()
             self._conversation.beat()
 
+    def _needed(self) -> set[ShardId]:
+        """Shards that hold something, or are to."""
+        with self.lock:
+            holders = self.clock.holders if self.clock is not None else set()
+            return holders | set(self.origin.targets)
+
     def status(self, bytes_held: int) -> HostedJob:
         """The job as the leader's beat shows it."""
         with self.lock:
             clock, now = self.clock, time.monotonic()
+            holders = clock.holders if clock is not None else set(self.origin.targets)
             phase, reason = self._ended or live_phase(
                 clock,
                 now,
-                unreachable=self._peers.out_of_reach(now),
+                unreachable=self._peers.out_of_reach(now, holders),
                 store_asked=self.origin.known,
-                store_trouble=self._keeper.trouble,
-                lag=self.reporter.lag(now, LAGS_S, self._keeper.trouble),
+                store_trouble=self.keeper.trouble,
+                lag=self.reporter.lag(now, LAGS_S, self.keeper.trouble),
                 pausing=self._pause_wanted,
             )
             if clock is not None:
@@ -400,4 +402,6 @@ class Lead:
                 plan=clock.plan if clock is not None else 0,
                 ready=self.trainers.admitted(),
                 dismissed=dict(self.trainers.dismissed),
+                holders=sorted(holders),
+                moving=clock.moving if clock is not None else "",
             )

@@ -25,6 +25,7 @@ from elps.psshard.link_frames import (
     report_of_frame,
 )
 from elps.psshard.orders import Order, Orders
+from elps.psshard.reach import Reach
 from elps.psshard.reports import Report
 from elps.wire.connection import Connection, ConnectionEnded
 from elps.wire.frames import Header, Kind
@@ -55,7 +56,7 @@ class RemotePeer:
         self._reported, self._restored, self._failed = reported, restored, failed
         self._connection: Connection | None = None
         self._closed = threading.Event()
-        self.down_since: float | None = time.monotonic()  #: None while the link is up
+        self.reach = Reach(time.monotonic())
         self.trouble = "not connected yet"
         self._thread = threading.Thread(
             target=self._run, name=f"link-{hello.job}"[:15], daemon=True
@@ -88,7 +89,8 @@ class RemotePeer:
 
     def _lead_over(self, connection: Connection) -> None:
         """Use a link until it ends."""
-        self._connection, self.down_since = connection, None
+        self._connection = connection
+        self.reach.made(time.monotonic())
         if self._closed.is_set():  # meanwhile: `close` may not have seen this connection
             connection.close()
         try:
@@ -104,7 +106,8 @@ class RemotePeer:
             self._failed(f"the leader failed at {self.address.shard}: {name}: {error}")
         finally:
             connection.close()
-            self._connection, self.down_since = None, time.monotonic()
+            self._connection = None
+            self.reach.lost(time.monotonic())
             if not self._closed.is_set():
                 log.warning(
                     "link_lost",

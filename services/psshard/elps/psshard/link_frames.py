@@ -12,7 +12,17 @@ from elps.contracts.ids import PartitionId, WorkerId
 from elps.psshard.assignment import Assignment
 from elps.psshard.core import commands as do
 from elps.psshard.orders import Order
-from elps.psshard.reports import Frozen, Missed, Progressed, Report, Trouble, Written
+from elps.psshard.reports import (
+    Followed,
+    Frozen,
+    Missed,
+    Progressed,
+    Report,
+    Trouble,
+    Unfollowed,
+    Written,
+)
+from elps.psshard.wave import Wave
 from elps.wire.frames import Header, Kind
 
 T = TypeVar("T")
@@ -36,6 +46,10 @@ def frame_of_order(epoch: Epoch, order: Order) -> Frame:
             return Header(Kind.CALL_BACK, epoch, ticket=ticket), {"worker": worker}
         case do.WriteCheckpoint(version):
             return Header(Kind.CHECKPOINT, epoch, iteration=version), None
+        case Wave(number=number):
+            return Header(Kind.FOLLOW, epoch, ticket=number), msgspec.to_builtins(order)
+        case do.Unfollow(wave):
+            return Header(Kind.UNFOLLOW, epoch, ticket=wave), None
 
 
 def order_of_frame(header: Header, meta: dict[str, Any]) -> Order | None:
@@ -55,6 +69,10 @@ def order_of_frame(header: Header, meta: dict[str, Any]) -> Order | None:
             return do.CallBack(WorkerId(str(meta.get("worker"))), header.ticket)
         case Kind.CHECKPOINT:
             return do.WriteCheckpoint(header.iteration)
+        case Kind.FOLLOW:
+            return _read(meta, Wave)
+        case Kind.UNFOLLOW:
+            return do.Unfollow(header.ticket)
         case Kind.BEAT:
             return None
     raise ProtocolError(f"{header.kind.name} is not an order")
@@ -75,8 +93,21 @@ def frame_of_report(report: Report) -> Frame:
             return Header(Kind.WRITTEN, epoch, iteration=version), meta
         case Missed(epoch, version):
             return Header(Kind.WRITTEN, epoch, status=1, iteration=version), None
-        case Trouble(epoch, reason, damaged):
-            return Header(Kind.TROUBLE, epoch, status=int(damaged)), {"reason": reason}
+        case Trouble(epoch, reason, damaged, lost):
+            status = int(damaged) + 2 * int(lost)
+            return Header(Kind.TROUBLE, epoch, status=status), {"reason": reason}
+        case Followed(epoch, wave, have, version):
+            head = Header(
+                Kind.FOLLOWED,
+                epoch,
+                status=int(version >= 0),
+                partition=have,
+                iteration=max(version, 0),
+                ticket=wave,
+            )
+            return head, None
+        case Unfollowed(epoch, wave, reason):
+            return Header(Kind.UNFOLLOWED, epoch, ticket=wave), {"reason": reason}
 
 
 def report_of_frame(header: Header, meta: dict[str, Any]) -> Report | None:
@@ -93,7 +124,13 @@ def report_of_frame(header: Header, meta: dict[str, Any]) -> Report | None:
             entries = _read(meta, dict[int, tuple[int, dict[str, int]]])
             return Written(epoch, header.iteration, {PartitionId(p): e for p, e in entries.items()})
         case Kind.TROUBLE:
-            return Trouble(epoch, str(meta.get("reason")), bool(header.status))
+            damaged, lost = bool(header.status & 1), bool(header.status & 2)
+            return Trouble(epoch, str(meta.get("reason")), damaged, lost)
+        case Kind.FOLLOWED:
+            version = header.iteration if header.status else -1
+            return Followed(epoch, header.ticket, header.partition, version)
+        case Kind.UNFOLLOWED:
+            return Unfollowed(epoch, header.ticket, str(meta.get("reason")))
         case Kind.BEAT:
             return None
     raise ProtocolError(f"{header.kind.name} is not a report")

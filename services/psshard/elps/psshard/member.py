@@ -5,48 +5,43 @@ Lock order: the member's lock is held only for decisions, never while arrays are
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
 
-import numpy as np
+import structlog
 
-from elps.contracts.epoch import NO_EPOCH, Epoch, Standing, standing
-from elps.contracts.ids import PartitionId, WorkerId
+from elps.contracts.epoch import Epoch, Standing, standing
+from elps.contracts.ids import PartitionId, ShardId, WorkerId
 from elps.contracts.job import JobDocument
 from elps.psshard.aside import Aside
-from elps.psshard.assignment import Assignment
-from elps.psshard.core.part import Advance, Part, Reading, Verdict
-from elps.psshard.reports import Frozen, Missed, Progressed, Report, Written
+from elps.psshard.assignment import Assignment, NotHere
+from elps.psshard.block import Block, blocks_of
+from elps.psshard.copies import Connect, Copies
+from elps.psshard.core.part import Advance, Part, Verdict
+from elps.psshard.following import Following
+from elps.psshard.reports import Frozen, Missed, Progressed, Report, Trouble, Written
+from elps.psshard.shelf import Shelf
 from elps.psshard.slab import Array, Slab
+from elps.psshard.voice import Voice
+from elps.psshard.wave import Wave
 from elps.stream.interval import Interval
-from elps.wire.frames import Status
+
+log = structlog.get_logger()
 
 
-class Member:
-    """One job on one shard. `report` is called from any thread, without a lock held."""
+class Member(Shelf, Voice):
+    """One job on one shard."""
 
     def __init__(self, document: JobDocument) -> None:
+        Shelf.__init__(self)
+        Voice.__init__(self)
         self.document = document
-        self._reporters: tuple[
-            Callable[[Report], None], ...
-        ] = ()  #: who is told; replaced, never changed
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._epoch = NO_EPOCH  #: of the newest assignment
-        self._part: Part | None = None
-        self._slab: Slab | None = None
         self._assignment: Assignment | None = None
         self._at: Counter[int] = Counter()  #: newest version to number of partitions, of those held
         self._awaited: set[PartitionId] = set()  #: partitions whose first values have not come
-        self._called_back: dict[
-            WorkerId, int
-        ] = {}  #: pulls with a ticket up to this are not waited for
         self._aside: Aside | None = None
         self._written: Written | None = None  #: of `_aside`, once it is in the store
         self._low = -1  #: version last reported
-        self._closed = False
+        self._copies = Copies(document)
 
     # --- the leader's word --------------------------------------------------------------------------------------------
 
@@ -59,26 +54,52 @@ class Member:
                 assert self._part is not None
                 for interval in assignment.skipped:
                     self._part.grant(epoch, interval)
-                low, new = self._low, False
+                low, new, trouble = self._low, False, self.trouble_of(epoch)
             else:
                 assignment.check(self.document.dtype)
                 part = Part(epoch, assignment.geometry, assignment.skipped)
-                slab = Slab(self.document, assignment.partitions, assignment.iterations)
+                blocks = self._blocks_for(assignment)
                 # What may raise is done: from here on the epoch and all that is of it change together.
-                self._epoch, self._assignment, new, low = epoch, assignment, True, -1
-                self._part, self._slab = part, slab
+                self._copies.end()
+                self._epoch, self._assignment = epoch, assignment
+                new, low, trouble = True, -1, None
+                self._part, self._slab = part, Slab(self.document, blocks)
                 self._awaited = {PartitionId(p) for p, _, _ in assignment.partitions}
                 self._at = Counter()
                 self._called_back, self._aside, self._low = {}, None, -1
+                if assignment.carried:
+                    for p in sorted(self._awaited):
+                        part.hold(p, *blocks[p].newest())
+                    self._at[assignment.start] = len(blocks)
+                    self._awaited = set()
                 self._changed.notify_all()
         if new and not assignment.partitions:
             # A model may have fewer partitions than the job has shards: nobody ever waits for none.
             self._progressed(epoch, assignment.iterations)
+        elif new and assignment.carried:
+            self._progressed(epoch, assignment.start)
+        elif trouble is not None:  # it may have been lost with a link
+            self.report(trouble)
         elif not new:
             self._advance_all(epoch)
             if low >= 0:
                 self.report(Progressed(epoch, low))
         return new
+
+    def _blocks_for(self, assignment: Assignment) -> dict[PartitionId, Block]:
+        """New blocks, or those that are here; `ProtocolError` when one of these is not at the version."""
+        if not assignment.carried:
+            return blocks_of(self.document, assignment.partitions, assignment.iterations)
+        copies, blocks = self.following.at(assignment.start), {}
+        for number, _, _ in assignment.partitions:
+            p = PartitionId(number)
+            block = copies.get(p)
+            if block is None and self._slab is not None and p in self._slab:
+                block = self._slab[p]
+            if block is None or block.newest()[0] != assignment.start:
+                raise NotHere(f"partition {p} is not here at version {assignment.start}")
+            blocks[p] = block
+        return blocks
 
     def bring(
         self, epoch: Epoch, partition: PartitionId, arrays: dict[str, Array], steps: int
@@ -91,14 +112,21 @@ class Member:
             assert slab is not None
             assert part is not None
             assert assignment is not None
-            slab.load(partition, assignment.start, arrays)
+            slab.load(partition, assignment.start, steps, arrays)
             part.hold(partition, assignment.start, steps)
             self._at[assignment.start] += 1
             self._awaited.discard(partition)
             done = not self._awaited
             self._changed.notify_all()
         if done:
-            self._progressed(epoch, assignment.start)
+            self._first_values(epoch, assignment.start)
+
+    def _first_values(self, epoch: Epoch, version: int) -> None:
+        try:
+            self._progressed(epoch, version)
+        except Exception as error:
+            if self._tell(epoch, "the first values", error):
+                log.exception("shard_failed", job=self.document.id)
 
     def gate(self, epoch: Epoch, version: int) -> None:
         """Every partition of the job holds `version`."""
@@ -177,9 +205,40 @@ class Member:
         with self._lock:
             return aside is self._aside and not self._closed
 
+    # --- copies that follow -------------------------------------------------------------------------------------------
+
+    def follow(self, epoch: Epoch, wave: Wave, me: ShardId, connect: Connect) -> None:
+        """Make room for copies of partitions owned elsewhere, and send copies of those that are owned here.
+
+        A repeat changes nothing. `ProtocolError` for a partition that is not here.
+        """
+        wave.check()
+        with self._changed:
+            if epoch != self._epoch or self._slab is None or self._closed:
+                return
+            assert self._assignment is not None
+            here = self._slab.blocks(without=self._awaited)
+            iterations = self._assignment.iterations
+            feeders = self._copies.begin(
+                (epoch, wave.number), wave, me, here, iterations, connect, self.report
+            )
+        for feeder in feeders:
+            feeder.start()
+
+    def unfollow(self, epoch: Epoch, wave: int) -> None:
+        """The copies of a wave are not wanted any more."""
+        with self._changed:
+            self._copies.end((epoch, wave))
+
+    @property
+    def following(self) -> Following:
+        """Copies of partitions owned elsewhere."""
+        return self._copies.following
+
     def close(self) -> None:
         """The job is dropped: whoever waits is told."""
         with self._changed:
+            self._copies.end()
             self._closed = True
             self._changed.notify_all()
 
@@ -201,12 +260,26 @@ class Member:
             verdict = part.offer(epoch, iteration, interval, partition)
         if verdict is not Verdict.ACCEPT:
             return verdict
-        if gradient is not None:
-            slab.add(partition, interval, gradient)
-        with self._lock:
-            part.added(partition)
-        self._advance(part, slab, partition)
+        try:
+            if gradient is not None:
+                slab.add(partition, interval, gradient)
+            with self._lock:
+                part.added(partition)
+            self._advance(part, slab, partition)
+        except Exception as error:
+            if self._tell(epoch, f"samples {interval}, partition {partition}", error):
+                log.exception("shard_failed", job=self.document.id)
+            return Verdict.STALE
         return verdict
+
+    def _tell(self, epoch: Epoch, what: str, error: Exception) -> bool:
+        """Tell the leader of a fault of ours: what was accepted is not brought again, so all would wait for it.
+
+        True the first time: to write a traceback takes long, and whoever pushed waits for an answer.
+        """
+        first = self.trouble_of(epoch) is None
+        self.report(Trouble(epoch, f"{what}: {type(error).__name__}: {error}"))
+        return first
 
     def partition_bytes(self, epoch: Epoch, partition: PartitionId) -> int | None:
         """Bytes of a partition's part of a push; None for a partition not held under this epoch."""
@@ -259,107 +332,6 @@ class Member:
             self._low = max(self._low, version)
         self.report(Progressed(epoch, version))
 
-    # --- values -------------------------------------------------------------------------------------------------------
-
-    def wait_for(
-        self,
-        epoch: Epoch,
-        partition: PartitionId,
-        version: int,
-        worker: WorkerId,
-        ticket: int,
-        timeout_s: float,
-    ) -> Status | None:
-        """Wait until a version can be read: OK, or why it cannot; None when the time passes."""
-        with self._changed:
-            answer = self._look(epoch, partition, version, worker, ticket)
-            if answer is None:
-                self._changed.wait_for(
-                    lambda: self._look(epoch, partition, version, worker, ticket) is not None,
-                    timeout_s,
-                )
-                answer = self._look(epoch, partition, version, worker, ticket)
-            return answer
-
-    def _look(
-        self, epoch: Epoch, partition: PartitionId, version: int, worker: WorkerId, ticket: int
-    ) -> Status | None:
-        if self._closed:
-            return Status.STALE
-        match standing(epoch, self._epoch):
-            case Standing.STALE:
-                return Status.STALE
-            case Standing.NEWER:
-                return None
-        assert self._part is not None
-        match self._part.reading(partition, version):
-            case Reading.READY:
-                return Status.OK
-            case Reading.GONE:
-                return Status.GONE
-        return Status.CALLED_BACK if self._called_back.get(worker, 0) >= ticket else None
-
-    def wait_assigned(self, epoch: Epoch, timeout_s: float) -> bool:
-        """Wait until this epoch's assignment is here, or is known never to come."""
-        with self._changed:
-            return self._changed.wait_for(
-                lambda: standing(epoch, self._epoch) is not Standing.NEWER or self._closed,
-                timeout_s,
-            )
-
-    def view(self, epoch: Epoch, partition: PartitionId, version: int) -> memoryview | None:
-        """The bytes of a version; they stay as they are until `still_readable` says otherwise.
-
-        None when the epoch is over: another one's arrays lie elsewhere.
-        """
-        slab = self._slab_of(epoch)
-        return slab.values(partition, version).data.cast("B") if slab is not None else None
-
-    def _slab_of(self, epoch: Epoch) -> Slab | None:
-        with self._lock:
-            return self._slab if epoch == self._epoch else None
-
-    def still_readable(self, epoch: Epoch, partitions: list[PartitionId], version: int) -> bool:
-        """Whether none of what was read of a version has been overwritten meanwhile."""
-        with self._lock:
-            if epoch != self._epoch or self._part is None:
-                return False
-            return all(self._part.reading(p, version) is Reading.READY for p in partitions)
-
-    def gather(
-        self, epoch: Epoch, partitions: list[PartitionId], version: int, into: Array
-    ) -> bool:
-        """Copy several small partitions in one go; False when one has been overwritten meanwhile."""
-        slab, at = self._slab_of(epoch), 0
-        if slab is None:
-            return False
-        for p in partitions:
-            values = slab.values(p, version)
-            np.copyto(into[at : at + values.size], values)
-            at += values.size
-        return self.still_readable(epoch, partitions, version)
-
-    @contextlib.contextmanager
-    def reporting_to(self, report: Callable[[Report], None]) -> Iterator[None]:
-        """Send reports there too, for as long as a link lasts. Two links may overlap: a leader drops repeats."""
-        with self._lock:
-            self._reporters = (*self._reporters, report)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._reporters = tuple(r for r in self._reporters if r is not report)
-
-    def report_always_to(self, report: Callable[[Report], None]) -> None:
-        """Send reports there: the leader is on this shard."""
-        with self._lock:
-            self._reporters = (*self._reporters, report)
-
-    def report(self, what: Report) -> None:
-        """Tell the leader; called without the lock."""
-        for report in self._reporters:
-            report(what)
-
     @property
     def closed(self) -> bool:
         """Whether the job is dropped here."""
@@ -369,7 +341,7 @@ class Member:
     def held_bytes(self) -> int:
         """Memory of the arrays."""
         slab = self._slab
-        return slab.size_bytes if slab is not None else 0
+        return self.following.size_bytes + (slab.size_bytes if slab is not None else 0)
 
     @property
     def partitions(self) -> list[PartitionId]:

@@ -11,15 +11,17 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from elps.contracts.epoch import Epoch
-from elps.contracts.errors import ElpsError, InvalidDocument, RetryLater
-from elps.contracts.ids import JobId, PartitionId
+from elps.contracts.errors import ElpsError, InvalidDocument, ProtocolError, RetryLater
+from elps.contracts.ids import PartitionId, ShardId
+from elps.contracts.messages import HostJob
 from elps.contracts.topology import manifests_key
 from elps.psshard.aside import Aside
-from elps.psshard.assignment import Assignment
+from elps.psshard.assignment import Assignment, NotHere
 from elps.psshard.bridge import Bridge
 from elps.psshard.core import commands as do
 from elps.psshard.member import Member
-from elps.psshard.reports import Trouble
+from elps.psshard.reports import Trouble, Unfollowed
+from elps.psshard.wave import Wave
 from elps.storage.checkpoints import (
     DamagedCheckpoint,
     Manifest,
@@ -28,6 +30,8 @@ from elps.storage.checkpoints import (
     read_manifest,
     write_partition,
 )
+from elps.wire.connection import Connection
+from elps.wire.handshake import Hello, dial
 
 STORE_WAIT_S = 10.0
 RETRY_S = 1.0
@@ -39,7 +43,15 @@ log = structlog.get_logger()
 
 
 Order = (
-    Assignment | do.AnnounceGate | do.Freeze | do.Thaw | do.Grant | do.CallBack | do.WriteCheckpoint
+    Assignment
+    | do.AnnounceGate
+    | do.Freeze
+    | do.Thaw
+    | do.Grant
+    | do.CallBack
+    | do.WriteCheckpoint
+    | Wave
+    | do.Unfollow
 )
 """What a leader says to the shards of its job. Every one may be repeated without harm."""
 
@@ -57,8 +69,10 @@ class Peer(Protocol):
 class Orders:
     """Carries out the leader's word; what takes long is done in threads of its own."""
 
-    def __init__(self, job: JobId, member: Member, bridge: Bridge) -> None:
-        self.job, self.member, self._bridge = job, member, bridge
+    def __init__(self, host: HostJob, me: ShardId, member: Member, bridge: Bridge) -> None:
+        self.job, self.member, self._bridge = host.job, member, bridge
+        self._me, self._secret = me, host.secret
+        self._hello = Hello(job=host.job, purpose="feed", sender=me, term=host.term.number)
         self._lock = threading.Lock()
         self._at_work = 0  #: background threads that may still speak to the store
 
@@ -73,10 +87,11 @@ class Orders:
         try:
             self._carry_out(epoch, order)
         except ElpsError as error:
-            self.member.report(Trouble(epoch, str(error)))
+            lost = isinstance(error, NotHere)
+            self.member.report(Trouble(epoch, str(error), lost=lost))
         except Exception as error:
-            log.exception("shard_failed", job=self.job, order=type(order).__name__)
             self._failed(epoch, type(order).__name__, error)
+            log.exception("shard_failed", job=self.job, order=type(order).__name__)
 
     def _carry_out(self, epoch: Epoch, order: Order) -> None:
         match order:
@@ -97,6 +112,20 @@ class Orders:
             case do.WriteCheckpoint(version):
                 if (aside := self.member.checkpoint(epoch, version)) is not None:
                     self._start(epoch, "checkpoint", lambda: self._write(epoch, aside))
+            case Wave():
+                self._follow(epoch, order)
+            case do.Unfollow(wave):
+                self.member.unfollow(epoch, wave)
+
+    def _follow(self, epoch: Epoch, wave: Wave) -> None:
+        def connect(target: ShardId) -> Connection:
+            host, port = wave.addresses[target]
+            return dial(host, port, self._hello, self._secret, peer=target)
+
+        try:
+            self.member.follow(epoch, wave, self._me, connect)
+        except ProtocolError as error:
+            self.member.report(Unfollowed(epoch, wave.number, str(error)))
 
     def close(self) -> None:
         """The job is dropped here."""

@@ -6,15 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from elps.contracts.codec import loads
 from elps.contracts.errors import ElpsError, InvalidDocument, ProtocolError, TaskError
 from elps.contracts.ids import PartitionId, ShardId
-from elps.contracts.messages import HostJob
+from elps.contracts.messages import Address, HostJob
 from elps.placement import place
 from elps.psshard.assignment import Assignment
+from elps.psshard.core.commands import Follow
+from elps.psshard.core.moving import Moving
 from elps.psshard.core.rules import Rules
 from elps.psshard.identity import Identity
+from elps.psshard.wave import Wave
 from elps.storage.checkpoints import Manifest
 from elps.stream.interval import Interval
 
@@ -31,10 +35,15 @@ class Origin:
         self.skips: list[Interval] = []  #: granted, in order; they survive every reset
         self.slices: list[tuple[int, int, int]] = []  #: partition number, first element, end
         self.placed: dict[PartitionId, ShardId] = {}
+        self.addresses = {a.shard: a for a in host.shards}  #: of all shards that may hold any
+        self.targets = [a.shard for a in host.shards]  #: those that are to
+        self._carried: int | None = None  #: version at which the map was exchanged last
 
     @property
     def start(self) -> int:
-        """Version that training goes on from."""
+        """Version that the epoch in force began at."""
+        if self._carried is not None:
+            return self._carried
         return self.manifest.iteration if self.manifest is not None else 0
 
     def remember(self, skips_data: bytes | None, manifests: Sequence[Manifest]) -> Manifest | None:
@@ -89,13 +98,44 @@ class Origin:
             )
             if not _tiles(slices, self.identity.read_layout().size):
                 raise ProtocolError("the checkpoint's partitions do not add up to them")
-            shards = [a.shard for a in self._host.shards]
             sizes = [stop - start for _, start, stop in slices]
-            placed = place(sizes, shards, current=self.placed)
+            placed = place(sizes, self.targets, current=self.placed)
         except (ElpsError, ValueError) as error:
             raise TaskError(f"the task's parameters cannot be laid out: {error}") from error
-        self.manifest, self.slices, self.placed = manifest, slices, placed
+        self.manifest, self.slices, self.placed, self._carried = manifest, slices, placed, None
         return rules
+
+    @property
+    def holders(self) -> list[ShardId]:
+        """Shards with partitions, in order."""
+        return sorted(set(self.placed.values()))
+
+    def want(self, shards: list[Address]) -> None:
+        """These are to hold the partitions."""
+        self.addresses |= {a.shard: a for a in shards}
+        self.targets = [a.shard for a in shards]
+
+    def moving(self) -> Moving:
+        """The moves to come, from where the partitions are laid out."""
+        itemsize = np.dtype(self._host.document.dtype).itemsize
+        sizes = {PartitionId(n): (stop - start) * itemsize for n, start, stop in self.slices}
+        return Moving(sizes, self.placed)
+
+    def carry(self, placed: dict[PartitionId, ShardId], version: int) -> None:
+        """The map is exchanged: the next epoch begins with the values that are on the shards."""
+        self.placed, self._carried = placed, version
+
+    def wave(self, follow: Follow) -> Wave:
+        """The leader's word for copies that are to follow."""
+        bounds = {n: (start, stop) for n, start, stop in self.slices}
+        return Wave(
+            number=follow.wave,
+            copies=[(m.partition, *bounds[m.partition], m.source, m.target) for m in follow.moves],
+            addresses={
+                m.target: (self.addresses[m.target].host, self.addresses[m.target].port)
+                for m in follow.moves
+            },
+        )
 
     def assignment(
         self, shard: ShardId, iterations: int, skips: list[Interval] | None = None
@@ -111,6 +151,7 @@ class Origin:
             iterations=iterations,
             start=self.start,
             checkpoint=self.manifest.name if self.manifest is not None else None,
+            carried=self._carried is not None,
             skips=[(i.lo, i.hi) for i in (self.skips if skips is None else skips)],
         )
 
@@ -119,7 +160,7 @@ class Origin:
         return {
             "shards": [
                 {"id": a.shard, "host": a.host, "port": a.port, "partitions": self._on(a.shard)}
-                for a in self._host.shards
+                for a in self.addresses.values()
             ]
         }
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from elps.contracts.epoch import Epoch
 from elps.contracts.ids import ShardId
-from elps.contracts.messages import HostJob
+from elps.contracts.messages import Address, HostJob
 from elps.psshard.link import RemotePeer
 from elps.psshard.orders import Order, Orders, Peer
 from elps.psshard.reports import Report
@@ -28,50 +28,71 @@ class Peers:
         restored: Callable[[ShardId], None],
         failed: Callable[[str], None],
     ) -> None:
-        hello = Hello(job=host.job, purpose="link", sender=me, term=host.term.number)
-        self._remote = [
-            RemotePeer(a, hello, host.secret, reported, restored, failed)
-            for a in host.shards
-            if a.shard != me
-        ]
-        self._all: dict[ShardId, Peer] = {p.address.shard: p for p in self._remote}
-        self._all[me] = orders
+        self._me, self._secret = me, host.secret
+        self._hello = Hello(job=host.job, purpose="link", sender=me, term=host.term.number)
+        self._told = reported, restored, failed
+        self._own = orders
+        self._remote: dict[ShardId, RemotePeer] = {}  #: replaced, never changed
+        self._started = False
         orders.member.report_always_to(lambda report: reported(me, report))
-        #: the others first: their way is longer
-        self._order = sorted(self._all, key=lambda shard: (shard == me, shard))
+        self.know(host.shards)
 
     def __iter__(self) -> Iterator[ShardId]:
-        return iter(self._order)
+        return iter((*sorted(self._remote), self._me))  # the others first: their way is longer
+
+    def know(self, addresses: Iterable[Address]) -> None:
+        """Dial shards that were not known yet."""
+        new = {
+            a.shard: RemotePeer(a, self._hello, self._secret, *self._told)
+            for a in addresses
+            if a.shard != self._me and a.shard not in self._remote
+        }
+        self._remote = {**self._remote, **new}
+        if self._started:
+            for peer in new.values():
+                peer.start()
+
+    def keep(self, shards: Collection[ShardId]) -> None:
+        """Hang up on all others."""
+        gone = [peer for shard, peer in self._remote.items() if shard not in shards]
+        if gone:
+            self._remote = {s: p for s, p in self._remote.items() if s in shards}
+        for peer in gone:
+            peer.close()
 
     def start(self) -> None:
         """Begin to dial."""
-        for peer in self._remote:
+        self._started = True
+        for peer in self._remote.values():
             peer.start()
 
     def tell(self, shard: ShardId, epoch: Epoch, order: Order) -> None:
         """Say it to one shard."""
-        self._all[shard].carry_out(epoch, order)
+        peer: Peer | None = self._own if shard == self._me else self._remote.get(shard)
+        if peer is not None:
+            peer.carry_out(epoch, order)
 
     def tell_all(self, epoch: Epoch, order: Order) -> None:
         """Say it to every shard."""
-        for shard in self._order:
-            self._all[shard].carry_out(epoch, order)
+        for shard in self:
+            self.tell(shard, epoch, order)
 
     def beat(self) -> None:
         """Keep the links from falling silent."""
-        for peer in self._remote:
+        for peer in self._remote.values():
             peer.beat()
 
-    def out_of_reach(self, now: float) -> str:
-        """Which shards cannot be reached, and why; empty when all can. `now` is monotonic seconds."""
+    def out_of_reach(self, now: float, among: Collection[ShardId]) -> str:
+        """Which of these shards cannot be reached, and why; empty when all can. `now` is monotonic seconds."""
         down = [
-            f"{p.address.shard}: {p.trouble}"
-            for p in self._remote
-            if p.down_since is not None and now - p.down_since > UNREACHABLE_S
+            f"{shard}: {peer.trouble}"
+            for shard, peer in sorted(self._remote.items())
+            if shard in among and peer.reach.down_s(now) > UNREACHABLE_S
         ]
         return "; ".join(down)
 
     def close(self) -> None:
         """The job ends here."""
-        for peer in self._all.values():
+        for peer in self._remote.values():
             peer.close()
+        self._own.close()

@@ -44,6 +44,8 @@ class Trouble:
     reason: str
     damaged: bool = False
     """The checkpoint cannot be loaded; an older one may do."""
+    lost: bool = False
+    """Values that were to be here are not: only a checkpoint brings them back."""
 
 
 @dataclass(frozen=True)
@@ -54,4 +56,25 @@ class Missed:
     version: int
 
 
-Report = Progressed | Frozen | Written | Trouble | Missed
+@dataclass(frozen=True)
+class Followed:
+    """How far the copies of a wave are on this shard."""
+
+    epoch: Epoch
+    wave: int
+    have: int
+    """Copies that are there."""
+    version: int
+    """All copies hold it; -1 while some are missing."""
+
+
+@dataclass(frozen=True)
+class Unfollowed:
+    """The copies of a wave cannot be made here, or cannot be kept."""
+
+    epoch: Epoch
+    wave: int
+    reason: str
+
+
+Report = Progressed | Frozen | Written | Trouble | Missed | Followed | Unfollowed

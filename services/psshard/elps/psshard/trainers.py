@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -23,6 +23,9 @@ from elps.wire.handshake import Refused
 S = TypeVar("S", bound=msgspec.Struct)
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Number = Annotated[int, Meta(ge=0, le=2**62)]
+
+MISSED_S = 2.0
+"""A trainer that the scheduler's word has not named for this long is to stop; the word is repeated each second."""
 
 
 class Computed(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +98,7 @@ class TrainerLink:
     admitted: bool = False  #: the clock knows it
     leaving: str = ""  #: it said that it goes of its own accord, and why
     greeted: Epoch | None = None  #: epoch of the map it was told last
+    missed_at: float | None = None  #: since when the scheduler's word does not name it, monotonic
 
     def tell(self, header: Header, meta: Any = None) -> bool:
         """Send a frame; False when the connection is gone, which its reader notices by itself."""
@@ -127,6 +131,29 @@ class Trainers:
             raise Refused(f"a trainer named {worker} is connected", "later")
         if worker not in self.allowed:
             raise Refused(f"{worker} is not in the plan yet", "later")
+
+    def plan(
+        self, workers: Iterable[WorkerId], ended: Mapping[WorkerId, str], now: float
+    ) -> list[tuple[TrainerLink, str]]:
+        """Take the scheduler's word on who may work; returns those to be stopped, with the reason.
+
+        Others work in their place, while their agents, which were to end them, are out of reach say. One whose end was
+        told goes at once; one that is only not named, once that has lasted: a word that comes late must end nobody.
+        """
+        self.allowed = set(workers)
+        unwanted: list[tuple[TrainerLink, str]] = []
+        for link in self.all():
+            if link.worker in self.allowed:
+                link.missed_at = None
+            elif link.worker in ended:
+                unwanted.append((link, f"not in the plan any more: {ended[link.worker]}"))
+            elif link.missed_at is None:
+                link.missed_at = now
+            elif now - link.missed_at > MISSED_S:
+                unwanted.append((link, "not in the plan any more"))
+        for link, why in unwanted:
+            link.leaving = link.leaving or why
+        return unwanted
 
     def add(self, link: TrainerLink) -> None:
         """A trainer has connected."""

@@ -9,6 +9,7 @@ from elps.contracts.messages import (
     IterationRows,
     JobEvent,
     MemberMessage,
+    SchedulerBeat,
     ShardBeat,
     TelemetryMessage,
 )
@@ -27,12 +28,19 @@ class State:
         self.jobs = Jobs()
         self.logs = Logs()
         self.feed = Feed(run)
+        self.heard_s = self.scheduler_heard_s = -1e18
+        """When the newest beat of any member and of the scheduler came, our monotonic clock."""
         self.rows = 0
         """Rows taken, repeats not counted."""
 
     def take_beat(self, beat: MemberMessage, now_s: float) -> None:
         """Take a member's heartbeat."""
-        if self.members.take(beat, now_s) and isinstance(beat, ShardBeat):
+        if not self.members.take(beat, now_s):
+            return
+        self.heard_s = now_s
+        if isinstance(beat, SchedulerBeat):
+            self.scheduler_heard_s = now_s
+        if isinstance(beat, ShardBeat):
             for hosted in beat.jobs:
                 if hosted.leads:
                     self.jobs.take_leader(hosted, beat.shard, now_s)

@@ -15,7 +15,7 @@ What is left here is the order between them:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from elps.contracts.ids import ShardId, WorkerId
 from elps.psshard.core import commands as do
@@ -25,6 +25,8 @@ from elps.psshard.core.deadlines import Deadlines
 from elps.psshard.core.deaths import Deaths
 from elps.psshard.core.goal import Goal
 from elps.psshard.core.lending import Lending
+from elps.psshard.core.moving import Moving
+from elps.psshard.core.readable import Readable
 from elps.psshard.core.rows import Rows
 from elps.psshard.core.rules import LAST_WORD_S, Rules
 from elps.psshard.core.saving import Saving
@@ -32,7 +34,7 @@ from elps.psshard.core.skipping import Skipping
 from elps.stream.interval import Interval, IntervalSet
 
 
-class Clock:
+class Clock(Readable):
     """The clock of one job under one epoch. `now` is always monotonic seconds.
 
     `shards` are those that hold partitions: one without any would never progress, and what it says is ignored.
@@ -49,6 +51,7 @@ class Clock:
         checkpoint: int | None = None,
         evaluated: int = -1,
         trained_s: float = 0.0,
+        moving: Moving | None = None,
     ) -> None:
         self.rules = rules
         self.start = start
@@ -66,6 +69,7 @@ class Clock:
         self._skipping = Skipping(rules, self._lending, self.skips, self.held)
         self._saving = Saving(rules, start, checkpoint, now)
         self._rows = Rows(now)
+        self._moving = moving or Moving({}, {})
         self._trained_before = trained_s
         self._begun: float | None = None  #: when lending began
         self._ready_since: float | None = None
@@ -191,30 +195,34 @@ class Clock:
 
     def link_restored(self, _shard: ShardId, now: float) -> list[Command]:
         """A shard is reachable again: say again, to all, what may have been lost on the way. Repeats do no harm."""
-        self._out += [*self._skipping.again(), *self._saving.again()]
+        self._out += [*self._skipping.again(), *self._saving.again(), *self._moving.again()]
         self._out += [do.AnnounceGate(self.gate)] if self.gate >= self.start else []
         self._out += self._lending.called_back()
         return self._serve(now)
 
     # --- versions -----------------------------------------------------------------------------------------------------
 
-    def progressed(self, shard: ShardId, version: int, now: float) -> list[Command]:
-        """All partitions of a shard hold `version`."""
-        if self.over or version <= self.held.get(shard, version):
+    def progressed(
+        self, shard: ShardId, version: int, now: float, exchange: int = 0
+    ) -> list[Command]:
+        """All partitions of a shard hold `version`, under the map of this exchange.
+
+        Under an earlier map a shard may have held no partitions, and such a one holds every version.
+        """
+        if exchange != self._moving.exchanges:
             return self._take()
+        self._out += (exchanged := self._moving.took_map(shard, exchange))
+        if self.over or version <= self.held.get(shard, version):
+            return self._serve(now) if exchanged else self._take()
         before = min(self.held.values())
         self.held[shard] = version
         if min(self.held.values()) > before:
             while self.t < min(self.held.values()):
                 self._complete(now)
             self._deadlines.moved(now)
-            self._out += self._saving.begin(self.t)
+            if self._goal.halt is None:
+                self._out += self._saving.begin(self.t)
         return self._serve(now)
-
-    @property
-    def _complete_everywhere(self) -> bool:
-        """Whether all partitions hold version t; false only before the first values are there."""
-        return min(self.held.values()) >= self.t
 
     def _complete(self, now: float) -> None:
         cut, whole = self._lending.cuts.pop(self.t, None), self.rules.geometry.iteration(self.t)
@@ -233,7 +241,7 @@ class Clock:
         if (
             self.gate < self.t
             and self._complete_everywhere
-            and (self._goal.passes(self.t) or self.t == self.start)
+            and (self._goal.passes(self.t) or (self.t == self.start and self._goal.halt is None))
             and (current is None or current.version >= self.t)
             and not self._lending.due(self.t)
         ):
@@ -249,6 +257,42 @@ class Clock:
         """A checkpoint cannot be written any more; another is begun at the next boundary."""
         self._saving.abandoned(version)
         return self._serve(now)
+
+    # --- moves --------------------------------------------------------------------------------------------------------
+
+    def want(self, shards: Iterable[ShardId], now: float) -> list[Command]:
+        """The plan names the shards that are to hold the partitions."""
+        self._out += self._moving.want(shards)
+        return self._serve(now)
+
+    def followed(
+        self, shard: ShardId, wave: int, have: int, version: int, now: float
+    ) -> list[Command]:
+        """A shard tells how far its copies of a wave are; see `Moving.followed`."""
+        self._moving.followed(shard, wave, have, version, now)
+        return self._serve(now)
+
+    def follow_failed(self, wave: int, reason: str, now: float) -> list[Command]:
+        """A copy cannot go on following."""
+        self._out += self._moving.failed(wave, reason, now)
+        return self._serve(now)
+
+    def _move(self, now: float) -> None:
+        """Have the moves go on; stand still for an exchange, at a boundary where nothing else is in its way."""
+        self._out += self._moving.look(self.t, now)
+        if not self._moving.settling:
+            self._goal.halt = None
+        elif self._goal.halt is None and self._saving.writing is None:
+            self._goal.halt = self._next_boundary()
+
+    def _stand_still(self) -> None:
+        """Nobody was lent anything beyond t, and no evaluation or checkpoint reads it: exchange the map."""
+        out = self._moving.still(self.t)
+        if out:
+            self.held.clear()
+            self.held.update(dict.fromkeys(sorted(set(self._moving.placed.values())), self.t))
+            self.gate = min(self.gate, self.t - 1)  # those of the new map have not heard of t's
+        self._out += out
 
     # --- goals --------------------------------------------------------------------------------------------------------
 
@@ -273,6 +317,12 @@ class Clock:
     def _settle(self, now: float) -> None:
         """At the last boundary: evaluate, checkpoint, then say that the job rests or is done."""
         if self.needs_workers:
+            return
+        if self._goal.halts(self.t):
+            if self._saving.writing is None:
+                self._stand_still()
+            return
+        if self._moving.exchanging:
             return
         if self._saving.lacks(self.t):
             self._out += self._saving.begin(self.t, whatever=True)
@@ -307,10 +357,11 @@ class Clock:
                 self._out += self._lending.free(self.t, piece, 1, why)
         return self._serve(now)
 
-    def close(self, now: float) -> list[do.CallBack]:
+    def close(self, now: float) -> list[do.CallBack | do.Unfollow]:
         """The job ends or rests here: those who wait for a version that will not come are called back."""
         self.over = True
-        return self._lending.call_all_back(now)
+        calls: list[do.CallBack | do.Unfollow] = [*self._lending.call_all_back(now)]
+        return calls + list(self._moving.close())
 
     # --- decisions ----------------------------------------------------------------------------------------------------
 
@@ -318,7 +369,9 @@ class Clock:
         """Lend what can be lent, announce what can be announced, rest or end when it is time."""
         if self.over or self._deaths.doomed:
             return self._take()
-        if self._may_begin(now) and not self._goal.resting:
+        if self._begun is not None and self._complete_everywhere:
+            self._move(now)
+        if self._may_begin(now) and not self._goal.resting and not self._moving.exchanging:
             self._out += self._lending.serve(self.t, now)
         self._announce()
         if not self._goal.passes(self.t):
@@ -341,60 +394,3 @@ class Clock:
     def _take(self) -> list[Command]:
         out, self._out = [*self._out, *self._rows.take()], []
         return out
-
-    # --- reports ------------------------------------------------------------------------------------------------------
-
-    @property
-    def end(self) -> int:
-        """Version that the job ends at; falls when it is stopped early."""
-        return self._goal.end
-
-    @property
-    def needs_workers(self) -> bool:
-        """Whether anything is left to compute before the job rests or ends."""
-        evaluating = self.t >= self._goal.end and self._lending.due(self.t)
-        evaluating |= self._lending.round is not None
-        return self._goal.passes(self.t) or not self._complete_everywhere or evaluating
-
-    @property
-    def boundary(self) -> int | None:
-        """Version that the job pauses at; None while it is to go on."""
-        return self._goal.boundary
-
-    def trained_s(self, now: float) -> float:
-        """Training time over all terms."""
-        return self._trained_before + (now - self._begun if self._begun is not None else 0.0)
-
-    @property
-    def begun(self) -> bool:
-        """Whether leases have been lent."""
-        return self._begun is not None
-
-    def quiet_s(self, now: float) -> float:
-        """Since when no version has become complete, s."""
-        return now - self._deadlines.moved_at
-
-    def waiting_for(self, now: float) -> str:
-        """Who is waited for, for people; empty while nothing is."""
-        if not self.needs_workers and self._saving.writing is not None:
-            return f"checkpoint of version {self._saving.writing}: waiting for the store"
-        if not self.workers:
-            return "no worker is ready"
-        if self._begun is None:
-            return f"waiting for {', '.join(sorted(self.expected - self.workers))} to be ready"
-        low = self.t if self._complete_everywhere else self.start - 1
-        behind = ", ".join(s for s, v in self.held.items() if v <= low)
-        if not self._complete_everywhere:
-            return f"version {self.t}: waiting for {behind}"
-        if awaited := self._skipping.awaited():
-            return f"a skip is being decided: waiting for {', '.join(awaited)}"
-        cut = self._lending.cuts.get(self.t)
-        if cut is not None and cut.computed and self.gate >= self.t:
-            return f"iteration {self.t} is computed: waiting for {behind} to complete it"
-        return self._lending.outstanding(self.t, now)
-
-    def check_invariants(self, lent: Callable[[int], Iterable[Interval]]) -> None:
-        """Raise `AssertionError` if a state that cannot be has come about. `lent(t)`: all ever lent of an iteration."""
-        assert self.gate <= self.t <= self.gate + 1, (self.gate, self.t)
-        if not self.over:
-            self._lending.check_invariants(self.t, lent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from elps.contracts.ids import WorkerId
+from elps.contracts.ids import PartitionId, ShardId, WorkerId
 from elps.stream.interval import Interval
 
 LeaseKind = Literal["train", "evaluate"]
@@ -69,6 +69,45 @@ class Grant:
 
     interval: Interval
     reason: str
+
+
+@dataclass(frozen=True)
+class Move:
+    """A partition goes from one shard to another."""
+
+    partition: PartitionId
+    source: ShardId
+    target: ShardId
+
+
+@dataclass(frozen=True)
+class Follow:
+    """Have the sources of these moves send copies to their targets, and then the sum of every version."""
+
+    wave: int
+    """Grows with every new set of moves; what is said of an earlier one is known by it."""
+    moves: tuple[Move, ...]
+
+
+@dataclass(frozen=True)
+class Unfollow:
+    """Have the copies of a wave forgotten."""
+
+    wave: int
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Give all shards the new map, under the next epoch, at a version that every partition rests at."""
+
+    wave: int
+    placed: dict[PartitionId, ShardId]
+    version: int
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """Every shard has taken the new map: tell the trainers."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +209,10 @@ Command = (
     | Freeze
     | Thaw
     | Grant
+    | Follow
+    | Unfollow
+    | Exchange
+    | Exchanged
     | Dismiss
     | RollBack
     | Fail

@@ -11,7 +11,7 @@ a thaw: each freeze has a number, its *attempt*, and only answers that name it c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -38,8 +38,8 @@ class _Dispute:
 class Disputes:
     """All skips being decided, and the thaws that may have been lost."""
 
-    def __init__(self, shards: Iterable[ShardId]) -> None:
-        self._shards = frozenset(shards)
+    def __init__(self, shards: Collection[ShardId]) -> None:
+        self._shards = shards  #: those that hold partitions; may change while nothing is open
         self._open: dict[Interval, _Dispute] = {}  #: disjoint, like the pieces they are about
         self._refused: set[Interval] = set()  #: thawed and not open again
         self._attempts = 0

@@ -11,6 +11,7 @@ class Goal:
         self.reason = "all iterations are done"  #: why it ends there
         self.boundary: int | None = None  #: version at which the job pauses; None: it goes on
         self.resting = False  #: it has paused there
+        self.halt: int | None = None  #: version at which it stands still for a new map
 
     def reaches(self, version: int) -> bool:
         """Whether the job comes to this version."""
@@ -18,7 +19,12 @@ class Goal:
 
     def passes(self, version: int) -> bool:
         """Whether the job goes beyond this version: whether the iteration of this number is to be computed."""
-        return version < self.end and (self.boundary is None or version < self.boundary)
+        bounds = (self.end, self.boundary, self.halt)
+        return all(bound is None or version < bound for bound in bounds)
+
+    def halts(self, version: int) -> bool:
+        """Whether it only stands still at this version, to go on in a moment."""
+        return self.halt == version and self.reaches(version + 1)
 
     def stop(self, version: int, reason: str) -> None:
         """End at a version that is not beyond the end."""

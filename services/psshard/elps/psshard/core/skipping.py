@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from elps.contracts.ids import ShardId, WorkerId
 from elps.psshard.core import commands as do
@@ -18,7 +18,7 @@ class Skipping:
     """The skips of one job under one epoch."""
 
     def __init__(
-        self, rules: Rules, lending: Lending, granted: IntervalSet, shards: Iterable[ShardId]
+        self, rules: Rules, lending: Lending, granted: IntervalSet, shards: Collection[ShardId]
     ) -> None:
         self._rules, self._lending = rules, lending
         self._granted = granted  #: those of earlier epochs, too; lending cuts around them

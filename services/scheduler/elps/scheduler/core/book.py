@@ -39,6 +39,14 @@ REASON_LENGTH = 4000
 """A reason holds at most so many characters (the end of a trainer's output is in it)."""
 
 
+@dataclass(frozen=True)
+class Retiring:
+    """A worker that is on its way out."""
+
+    agent: AgentId
+    why: str
+
+
 @dataclass
 class Reign:
     """What is known of a job under its present term."""
@@ -58,6 +66,18 @@ class Reign:
         default_factory=dict
     )  #: workers that their agent's heartbeat has shown
     exits: dict[WorkerId, str] = field(default_factory=dict)  #: how workers ended, the newest last
+    retiring: dict[WorkerId, Retiring] = field(
+        default_factory=dict
+    )  #: not needed any more, but may finish what they compute: in no allocation, their agents still have them
+    absent: dict[ShardId, float] = field(
+        default_factory=dict
+    )  #: shards of the job that do not show it: since when that is noticed, monotonic
+    unfit: dict[ShardId, float] = field(
+        default_factory=dict
+    )  #: shards that did not take it in time: until when it is not asked of them, monotonic
+    astray_at: float | None = (
+        None  #: since when the leader counts on a shard that the job does not have, monotonic
+    )
     stranded_at: float | None = (
         None  #: since when it is to pause and nobody brings it to the boundary, monotonic
     )
@@ -192,7 +212,7 @@ class Book:
         self.next_seq = record.seq + 1
         self.live[record.id] = Live()
         self.update(record, now)
-        self._publish(record)
+        self._publish(record, record.state.value, record.reason, record.changed_at, record.state)
 
     def update(self, record: JobRecord, now: Moment) -> None:
         """Replace a record whose state is as before, and have it stored."""
@@ -212,7 +232,9 @@ class Book:
     ) -> JobRecord:
         """Change the state of a job, give back what it no longer holds, and tell everyone why."""
         old = self.records[job]
-        record = life.change(old, event, shortened(reason), now.unix, allocation)
+        record = life.change(
+            old, event, life.shortened(reason, REASON_LENGTH), now.unix, allocation
+        )
         if allocation is not None:
             record = msgspec.structs.replace(record, terms=allocation.term.number)
         live = self.live[job]
@@ -227,7 +249,7 @@ class Book:
             del self.live[job]
         if record.state is JobState.KILLED:
             self.cleanup[job] = None
-        self._publish(record)
+        self._publish(record, record.state.value, record.reason, record.changed_at, record.state)
         return record
 
     def fail(self, job: JobId, reason: str, now: Moment) -> None:
@@ -247,8 +269,10 @@ class Book:
     def explain(self, job: JobId, reason: str, now: Moment) -> None:
         """Give another reason for the state that a job is in; the record tells it, it is no event."""
         record = self.records[job]
-        if record.reason != shortened(reason):
-            self.update(msgspec.structs.replace(record, reason=shortened(reason)), now)
+        if record.reason != life.shortened(reason, REASON_LENGTH):
+            self.update(
+                msgspec.structs.replace(record, reason=life.shortened(reason, REASON_LENGTH)), now
+            )
 
     def observe(
         self, job: JobId, now: Moment, progress: Progress | None = None, reason: str | None = None
@@ -259,7 +283,7 @@ class Book:
         """
         record, live = self.records[job], self.live[job]
         progress = record.progress if progress is None else progress
-        reason = record.reason if reason is None else shortened(reason)
+        reason = record.reason if reason is None else life.shortened(reason, REASON_LENGTH)
         if (record.progress, record.reason) != (progress, reason):
             self.records[job] = msgspec.structs.replace(record, progress=progress, reason=reason)
             live.unwritten = True
@@ -267,7 +291,33 @@ class Book:
             self.update(self.records[job], now)
 
     def dismiss(self, job: JobId, worker: WorkerId, reason: str, now: Moment) -> None:
-        """Take one worker away from a job that goes on; its leader is told why."""
+        """Take one worker away from a job that goes on; its leader is told why, and lends its work to others."""
+        reign, agent = self._take_worker(job, worker, now)
+        self.tell_exit(reign, worker, reason)
+        self.note("worker_dismissed", True, job=job, worker=worker, agent=agent, reason=reason)
+
+    def retire(self, job: JobId, worker: WorkerId, reason: str, now: Moment) -> None:
+        """Take one worker away that may finish what it computes: until it is gone its leader still knows it."""
+        reign, agent = self._take_worker(job, worker, now)
+        reign.retiring[worker] = Retiring(agent, reason)
+        self.note("worker_retired", job=job, worker=worker, agent=agent, reason=reason)
+
+    def retired(self, job: JobId, worker: WorkerId, now: Moment) -> None:
+        """A worker that was on its way out is gone: the leader is to hear that nobody is to be expected any more."""
+        reign, allocation = self.live[job].reign, self.records[job].allocation
+        if reign is None or allocation is None:
+            raise IllegalEvent(f"job {job} holds nothing")
+        del reign.retiring[worker]
+        self.reallocate(job, now, plan=allocation.plan + 1)
+
+    @staticmethod
+    def tell_exit(reign: Reign, worker: WorkerId, how: str) -> None:
+        """Have the leader told that a worker has ended."""
+        reign.exits[worker] = how
+        for old in list(reign.exits)[:-REMEMBERED_EXITS]:
+            del reign.exits[old]
+
+    def _take_worker(self, job: JobId, worker: WorkerId, now: Moment) -> tuple[Reign, AgentId]:
         record, reign = self.records[job], self.live[job].reign
         if record.allocation is None or reign is None or worker not in record.allocation.workers:
             raise IllegalEvent(f"job {job} has no worker {worker}")
@@ -276,12 +326,37 @@ class Book:
         self.pool.take_back(agent, Holding(job, worker), record.allocation.term)
         reign.started.pop(worker, None)
         reign.shown.pop(worker, None)
-        reign.exits[worker] = reason
-        for old in list(reign.exits)[:-REMEMBERED_EXITS]:
-            del reign.exits[old]
-        allocation = msgspec.structs.replace(record.allocation, workers=workers)
+        self.reallocate(job, now, workers=workers)
+        return reign, agent
+
+    def release(self, job: JobId, shard: ShardId, now: Moment) -> None:
+        """Take one shard away from a job that goes on; it is told to drop the job, and its slot is free after that."""
+        record, reign = self.records[job], self.live[job].reign
+        if record.allocation is None or reign is None or shard not in record.allocation.shards[1:]:
+            raise IllegalEvent(f"job {job} has no shard {shard} beside its leader")
+        self.pool.take_back(shard, Holding(job), record.allocation.term)
+        reign.hosted.pop(shard, None)
+        reign.absent.pop(shard, None)
+        incarnations = record.allocation.incarnations
+        self.reallocate(
+            job,
+            now,
+            shards=[s for s in record.allocation.shards if s != shard],
+            incarnations={s: i for s, i in incarnations.items() if s != shard},
+        )
+
+    def reallocate(self, job: JobId, now: Moment, **changes: object) -> Allocation:
+        """Change what a job holds, or shall hold, under its term."""
+        record = self.records[job]
+        if record.allocation is None:
+            raise IllegalEvent(f"job {job} holds nothing")
+        allocation = msgspec.structs.replace(record.allocation, **changes)
         self.update(msgspec.structs.replace(record, allocation=allocation), now)
-        self.note("worker_dismissed", True, job=job, worker=worker, agent=agent, reason=reason)
+        return allocation
+
+    def tell(self, job: JobId, what: str, reason: str, now: Moment) -> None:
+        """Tell everyone of a change that is none of its state, with the record as it is now."""
+        self._publish(self.records[job], what, reason, now.unix)
 
     def note(self, what: str, warning: bool = False, **fields: object) -> None:
         """Have something logged."""
@@ -293,25 +368,19 @@ class Book:
         for worker, agent in allocation.workers.items():
             self.pool.take_back(agent, Holding(job, worker), allocation.term)
 
-    def _publish(self, record: JobRecord) -> None:
+    def _publish(
+        self, record: JobRecord, what: str, reason: str, at: float, state: JobState | None = None
+    ) -> None:
         self.out.append(
             PublishEvent(
                 JobEvent(
                     job=record.id,
-                    what=record.state.value,
-                    at=record.changed_at,
-                    reason=record.reason,
-                    state=record.state,
+                    what=what,
+                    at=at,
+                    reason=reason,
+                    state=state,
                     iteration=record.progress.iteration,
                     record=msgspec.structs.replace(record, secret=""),
                 )
             )
         )
-
-
-def shortened(reason: str) -> str:
-    """A reason of bounded length; what is cut is its middle, since both ends tell most."""
-    if len(reason) <= REASON_LENGTH:
-        return reason
-    half = REASON_LENGTH // 2 - 2
-    return f"{reason[:half]} … {reason[-half:]}"

@@ -122,11 +122,6 @@ class Core:
             record = book.records[job]
             assert (live.reign is not None) == (record.allocation is not None), job
             assert live.reservation is None or record.state is JobState.QUEUED, job
-            if (allocation := record.allocation) is not None:
-                assert len(dict.fromkeys(allocation.shards)) == len(allocation.shards) >= 1, (
-                    allocation
-                )
-                assert len(allocation.workers) <= allocation.size, allocation
         order = [book.records[job].seq for job in book.live]
         assert order == sorted(order), "jobs are not in their order of arrival"
         assert book.claims() == book.counted_claims()

@@ -26,7 +26,12 @@ from enum import Enum
 import msgspec
 
 from elps.contracts.errors import IllegalEvent
-from elps.contracts.state import Allocation, JobRecord, JobState
+from elps.contracts.state import Allocation, Change, JobRecord, JobState
+
+CHANGES_KEPT = 50
+"""Changes of state that a record tells: the first and the newest. A job that flaps stays of bounded size."""
+CHANGE_REASON_LENGTH = 500
+"""Characters of the reason of each of them; the reason of the present state is kept longer."""
 
 
 class LifeEvent(Enum):
@@ -88,11 +93,14 @@ def change(
     state = after(record.state, event)
     if (allocation is not None) != (event is LifeEvent.PLACED):
         raise IllegalEvent(f"event {event.value} with allocation {allocation}")
+    life = record.changes or [entry(record.changed_at, record.state, record.reason)]
+    # the fallback is for a record of a version that did not keep them: what it is in is all that is known
     return msgspec.structs.replace(
         record,
         state=state,
         reason=reason,
         changed_at=at,
+        changes=[life[0], *[*life[1:], entry(at, state, reason)][1 - CHANGES_KEPT :]],
         started_at=at
         if event is LifeEvent.PLACED and record.started_at is None
         else record.started_at,
@@ -107,6 +115,19 @@ def change(
     )
 
 
+def entry(at: float, state: JobState, reason: str) -> Change:
+    """A change of state as the record tells it."""
+    return Change(at=at, state=state, reason=shortened(reason, CHANGE_REASON_LENGTH))
+
+
+def shortened(reason: str, length: int) -> str:
+    """A reason of bounded length; what is cut is its middle, since both ends tell most."""
+    if len(reason) <= length:
+        return reason
+    half = length // 2 - 2
+    return f"{reason[:half]} … {reason[-half:]}"
+
+
 def problems(record: JobRecord) -> list[str]:
     """What of a record contradicts the above; empty for every record that the scheduler writes."""
     found = []
@@ -118,4 +139,24 @@ def problems(record: JobRecord) -> list[str]:
         found.append(f"{record.state.value} while pausing")
     if record.allocation is not None and record.allocation.term.number != record.terms:
         found.append(f"allocation of term {record.allocation.term} under record of {record.terms}")
+    if record.allocation is not None:
+        found += _holding_problems(record.allocation)
+    if record.changes and record.changes[-1].state is not record.state:
+        found.append(f"{record.state.value} after a change to {record.changes[-1].state.value}")
+    if len(record.changes) > CHANGES_KEPT:
+        found.append(f"{len(record.changes)} changes kept")
+    return found
+
+
+def _holding_problems(allocation: Allocation) -> list[str]:
+    found = []
+    if not allocation.shards or len(set(allocation.shards)) != len(allocation.shards):
+        found.append(f"shards {allocation.shards}")
+    strangers = [s for s in allocation.targets if s not in allocation.shards]
+    if strangers or (allocation.targets and allocation.targets[0] != allocation.shards[0]):
+        found.append(f"targets {allocation.targets} of shards {allocation.shards}")
+    if again := [s for s in allocation.lost if s in allocation.shards]:
+        found.append(f"lost shards {again} are held")
+    if len(allocation.workers) > allocation.size:
+        found.append(f"{len(allocation.workers)} workers for a size of {allocation.size}")
     return found

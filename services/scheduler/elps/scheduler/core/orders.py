@@ -24,6 +24,7 @@ from elps.contracts.state import Allocation, JobRecord
 from elps.scheduler.core.book import Book, Reign
 from elps.scheduler.core.events import MemberId, Send
 from elps.scheduler.core.pool import Holding, Pool
+from elps.scheduler.core.resizing import obeyed, targets_of
 
 
 class Topic(NamedTuple):
@@ -47,8 +48,8 @@ def orders(book: Book) -> Iterator[tuple[Topic, Send]]:
         addresses = [
             book.pool.shards[s].address for s in allocation.shards if s in book.pool.shards
         ]
-        if reign.begun_at is None and len(addresses) == len(allocation.shards):
-            yield from _host(record, allocation, reign, addresses)
+        if len(addresses) == len(allocation.shards):
+            yield from _host(book.pool, record, allocation, reign, addresses)
         if leader is not None:
             if reign.lead is not None and allocation.shards[0] in reign.hosted:
                 yield from _direct(book, record, allocation, reign, reign.lead)
@@ -77,8 +78,16 @@ def _older_terms(pool: Pool, job: JobId, allocation: Allocation) -> Iterator[tup
 
 
 def _host(
-    record: JobRecord, allocation: Allocation, reign: Reign, addresses: list[Address]
+    pool: Pool,
+    record: JobRecord,
+    allocation: Allocation,
+    reign: Reign,
+    addresses: list[Address],
 ) -> Iterator[tuple[Topic, Send]]:
+    """To shards that do not show the job yet.
+
+    After it has begun another process in the place of one that died would hold nothing of what the job needs there.
+    """
     message = HostJob(
         job=record.id,
         document=record.document,
@@ -89,7 +98,8 @@ def _host(
         progress=record.progress,
     )
     for shard in allocation.shards:
-        if shard not in reign.hosted:
+        known = allocation.incarnations.get(shard) == pool.shards[shard].incarnation
+        if shard not in reign.hosted and (reign.begun_at is None or known):
             yield Topic(shard, "host", record.id), Send(shard, message)
 
 
@@ -98,20 +108,27 @@ def _direct(
 ) -> Iterator[tuple[Topic, Send]]:
     goal: Literal["run", "pause"] = "pause" if book.goal(record.id) == "pause" else "run"
     stopping = lead.phase in ("pausing", "paused")
-    admitted = list(allocation.workers)
+    admitted = [*allocation.workers, *reign.retiring]
     settled = (
         stopping == (goal == "pause")
-        and all(worker in lead.ready for worker in admitted)
-        and all(worker in allocation.workers for worker in lead.ready)
+        and all(worker in lead.ready for worker in allocation.workers)
+        and all(worker in admitted for worker in lead.ready)
+        and obeyed(allocation, lead)
     )
     if not settled:
         leader: ShardId = allocation.shards[0]
+        targets = [
+            book.pool.shards[s].address for s in targets_of(allocation) if s in book.pool.shards
+        ]
+        told = allocation.plan > 0 and len(targets) == len(targets_of(allocation))
         message = DirectJob(
             job=record.id,
             term=allocation.term,
             goal=goal,
             workers=admitted,
             exits=dict(reign.exits),
+            shards=targets if told else [],
+            plan=allocation.plan if told else 0,
         )
         yield Topic(leader, "direct", record.id), Send(leader, message)
 

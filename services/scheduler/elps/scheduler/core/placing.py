@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from elps.contracts.ids import AgentId, WorkerId
-from elps.contracts.state import Allocation, JobState
-from elps.scheduler.core import users
+from elps.contracts.job import Pool as Size
+from elps.contracts.state import Allocation, JobRecord, JobState
+from elps.scheduler.core import resizing, users
 from elps.scheduler.core.book import Book, Reign, Reservation
 from elps.scheduler.core.events import AskTerm, MemberId, Moment, RemoveKeys, TermGranted
 from elps.scheduler.core.life import LifeEvent
@@ -25,11 +26,13 @@ from elps.scheduler.core.policy import (
 def settle(book: Book, policy: Policy, now: Moment) -> None:
     """Bring everything that follows from the books up to date."""
     _leave_leavers(book, now)
+    resizing.resize(book, now)
     _mark_stalled(book, now)
     if not book.suspended:
         _cancel_reservations(book)
         if (facts := facts_of(book, now)) is not None:
             _apply(book, policy, facts, now)
+        resizing.narrowed(book, now)
     else:
         _explain_suspension(book, now)
     _clean_up(book)
@@ -53,8 +56,14 @@ def term_granted(book: Book, event: TermGranted, now: Moment) -> None:
     live.reign = Reign(placed_at=now.mono, started=dict.fromkeys(workers, now.mono))
     live.highest = event.term.number
     live.avoid.clear()
+    pinned = record.pinned
     allocation = Allocation(
-        term=event.term, shards=list(start.shards), workers=workers, size=len(workers)
+        term=event.term,
+        shards=list(start.shards),
+        workers=workers,
+        size=len(workers) if pinned.workers is None else pinned.workers,
+        width=len(start.shards) if pinned.shards is None else pinned.shards,
+        incarnations=resizing.incarnations(book, start.shards),
     )
     places = f"led by {start.shards[0]}, shards {', '.join(start.shards)}, workers on {', '.join(start.agents)}"
     book.change(event.job, LifeEvent.PLACED, f"{start.reason}; {places}", now, allocation)
@@ -63,7 +72,7 @@ def term_granted(book: Book, event: TermGranted, now: Moment) -> None:
 def facts_of(book: Book, now: Moment) -> Facts | None:
     """What the policy is to know; None when no job wants anything."""
     queued = tuple(
-        QueuedFact(job, book.records[job].document.shards, book.records[job].document.workers)
+        _queued(book.records[job])
         for job, live in book.live.items()
         if book.records[job].state is JobState.QUEUED and live.reservation is None
     )
@@ -73,9 +82,12 @@ def facts_of(book: Book, now: Moment) -> Facts | None:
             allocation.size - len(allocation.workers),
             tuple(allocation.workers.values()),
             tuple(live.avoid),
+            resizing.missing_shards(book, record.id),
+            resizing.barred(book, record.id, now),
         )
         for record, allocation, live, _ in book.holding()
-        if len(allocation.workers) < allocation.size and not live.requeue
+        if not live.requeue
+        and (len(allocation.workers) < allocation.size or resizing.missing_shards(book, record.id))
     )
     if not queued and not running:
         return None
@@ -104,6 +116,16 @@ def facts_of(book: Book, now: Moment) -> Facts | None:
         queued=queued,
         running=running,
         settling=now.mono - book.started_at < book.bounds.settle_s,
+    )
+
+
+def _queued(record: JobRecord) -> QueuedFact:
+    """What a job asks for: from its least to the size it is pinned at, if it is, else to its most."""
+    shards, workers, pinned = record.document.shards, record.document.workers, record.pinned
+    return QueuedFact(
+        record.id,
+        Size(min=shards.min, max=shards.max if pinned.shards is None else pinned.shards),
+        Size(min=workers.min, max=workers.max if pinned.workers is None else pinned.workers),
     )
 
 
@@ -147,39 +169,45 @@ def _refill(book: Book, refill: Refill, now: Moment) -> None:
     book.update(
         msgspec.structs.replace(record, allocation=allocation, workers_named=named + len(new)), now
     )
+    if refill.shards:
+        resizing.join(book, record.id, refill.shards, now)
     book.note(
-        "workers_replaced",
+        "refilled",
         job=record.id,
         workers=tuple(new),
         agents=refill.agents,
+        shards=refill.shards,
         reason=refill.reason,
     )
+    parts = [f"{worker} on {agent}" for worker, agent in new.items()] + list(refill.shards)
+    book.tell(record.id, "resized", f"gets {', '.join(parts)}; {refill.reason}", now)
 
 
 def _leave_leavers(book: Book, now: Moment) -> None:
-    """Members that are asked to end hand over: workers at once, shards by a checkpoint and a new place for the job."""
+    """Members that are asked to end hand over.
+
+    Workers after what they compute, and others take their place at once; the shard that leads, or any before the job
+    has begun, by a checkpoint and a new place for the job. Partitions of other shards move (`resizing`).
+    """
     for record, allocation, live, reign in book.holding():
-        leaving = [
-            s for s in allocation.shards if s in book.pool.shards and book.pool.shards[s].leaving
-        ]
+        needed = allocation.shards[: 1 if reign.begun_at is not None else None]
+        leaving = [s for s in needed if s in book.pool.shards and book.pool.shards[s].leaving]
         if leaving and not live.requeue:
-            reason = f"shard {leaving[0]} is leaving"
-            book.note("requeue_asked", job=record.id, reason=reason)
-            live.requeue = reason
-            if reign.begun_at is None:
-                book.displace(record.id, reason, now)
-                continue
+            resizing.requeue(book, record.id, live, reign, f"shard {leaving[0]} is leaving", now)
+        if live.reign is None:
+            continue
         if book.suspended or live.requeue:
             continue  # its workers are needed until it is checkpointed
         for worker, agent in allocation.workers.items():
             if agent in book.pool.agents and book.pool.agents[agent].leaving:
-                book.dismiss(record.id, worker, f"agent {agent} is leaving", now)
+                book.retire(record.id, worker, f"agent {agent} is leaving", now)
 
 
 def _mark_stalled(book: Book, now: Moment) -> None:
     for record, allocation, _, reign in book.holding():
         if not allocation.workers and record.state is not JobState.WAITING:
-            why = next(reversed(reign.exits.values()), "its workers are gone")
+            ends = [*reign.exits.values(), *(left.why for left in reign.retiring.values())]
+            why = ends[-1] if ends else "its workers are gone"
             book.change(
                 record.id,
                 LifeEvent.STALLED,

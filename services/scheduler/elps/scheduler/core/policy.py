@@ -45,14 +45,18 @@ class QueuedFact:
 
 @dataclass(frozen=True)
 class RunningFact:
-    """A job that holds shards but lacks workers of the number it was given."""
+    """A job that holds something but lacks workers or shards of the number it was given."""
 
     job: JobId
     missing: int
+    """Workers."""
     agents: tuple[AgentId, ...]
     """Where its workers are, once for each."""
     avoid: tuple[AgentId, ...]
     """Agents on which its trainers do not start."""
+    missing_shards: int = 0
+    barred: tuple[ShardId, ...] = ()
+    """Shards that it cannot be given: its own, and those that may still have something of it."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +85,12 @@ class Start:
 
 @dataclass(frozen=True)
 class Refill:
-    """Give a running job workers in place of those it lost."""
+    """Give a running job workers and shards that it lacks."""
 
     job: JobId
     agents: tuple[AgentId, ...]
     reason: str
+    shards: tuple[ShardId, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,12 +115,15 @@ class Policy(Protocol):
 
 
 class Fifo:
-    """Strictly first come, first served, at a size that is fixed when the job starts.
+    """Strictly first come, first served, at a size that is fixed when the job starts, or by its user.
 
-    Running jobs that lack workers come first, in their order: were a slot kept for an earlier job that still
+    Running jobs that lack workers or shards come first, in their order: were a slot kept for an earlier job that still
     needs more, each could wait for what the other holds. Then the queue: its head waits until `min` is free and
     gets what is free, up to `max`; nobody overtakes it. It also waits for slots that are being cleared, which
     takes a moment, so that a job that is placed anew does not come out smaller.
+
+    A job that asks for more than the whole pool has cannot be waited for: it is passed over, keeps its place, and
+    is the head again when the pool has grown.
     """
 
     name = "fifo"
@@ -127,36 +135,58 @@ class Fifo:
         refills = []
         for running in facts.running:
             usable = {agent: free for agent, free in agents.items() if agent not in running.avoid}
-            if taken := _spread(usable, running.missing, running.agents):
-                for agent in taken:
-                    agents[agent] -= 1
-                reason = f"{len(taken)} of {running.missing} missing workers: earliest running job that lacks any"
-                refills.append(Refill(running.job, taken, reason))
+            taken = _spread(usable, running.missing, running.agents)
+            for agent in taken:
+                agents[agent] -= 1
+            joined = tuple(s for s in _by_room(shards) if s not in running.barred)
+            joined = joined[: running.missing_shards]
+            for shard in joined:
+                shards[shard] -= 1
+            if taken or joined:
+                refills.append(
+                    Refill(running.job, taken, _refilled(running, taken, joined), joined)
+                )
         starts: list[Start] = []
         waits: list[tuple[JobId, str]] = []
+        blocked = False
         for queued in facts.queued:
-            if waits:
+            if too_large := _too_large(queued, facts):
+                waits.append((queued.job, too_large))
+                continue
+            if blocked:
                 waits.append((queued.job, "behind earlier jobs: first come, first served"))
                 continue
             if obstacle := _obstacle(queued, facts, shards, agents):
                 waits.append((queued.job, obstacle))
+                blocked = True
                 continue
-            on = tuple(
-                sorted((s for s in shards if shards[s] > 0), key=lambda s: (-shards[s], s))[
-                    : queued.shards.max
-                ]
-            )
+            on = _by_room(shards)[: queued.shards.max]
             at = _spread(agents, queued.workers.max, ())
             for shard in on:
                 shards[shard] -= 1
             for agent in at:
                 agents[agent] -= 1
-            reason = f"first in the queue; {_count(len(on), 'shard')} and {_count(len(at), 'worker slot')} were free"
+            place = "first in the queue" + (" that the pool can hold" if waits else "")
+            reason = f"{place}; {_count(len(on), 'shard')} and {_count(len(at), 'worker slot')} were free"
             starts.append(Start(queued.job, on, at, reason))
         return Decision(tuple(starts), tuple(refills), tuple(waits))
 
 
 POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in (Fifo(),)}
+
+
+def _by_room(free: Mapping[ShardId, int]) -> tuple[ShardId, ...]:
+    """Shards with a free slot, those with the most first."""
+    return tuple(sorted((s for s in free if free[s] > 0), key=lambda s: (-free[s], s)))
+
+
+def _refilled(running: RunningFact, taken: tuple[AgentId, ...], joined: tuple[ShardId, ...]) -> str:
+    parts = []
+    if taken:
+        parts.append(f"{len(taken)} of {running.missing} missing workers")
+    if joined:
+        parts.append(f"{len(joined)} of {running.missing_shards} missing shards")
+    return f"{' and '.join(parts)}: earliest running job that lacks any"
 
 
 def _spread(
@@ -177,6 +207,23 @@ def _spread(
     return tuple(taken)
 
 
+def _too_large(job: QueuedFact, facts: Facts) -> str | None:
+    """Why a job could not start if the pool were idle, or None; not told while the pool is being discovered."""
+    if facts.settling:
+        return None
+    lacking = []
+    if (shards := sum(fact.slots > 0 for fact in facts.shards)) < job.shards.min:
+        lacking.append(f"shards (there are {shards} in all)")
+    if (slots := sum(fact.slots for fact in facts.agents)) < job.workers.min:
+        lacking.append(f"worker slots (there are {slots} in all)")
+    if not lacking:
+        return None
+    return (
+        f"{_need(job)}; the pool is too small in {' and '.join(lacking)}: start more; "
+        "later jobs go ahead meanwhile"
+    )
+
+
 def _obstacle(
     job: QueuedFact, facts: Facts, shards: Mapping[ShardId, int], agents: Mapping[AgentId, int]
 ) -> str | None:
@@ -185,19 +232,11 @@ def _obstacle(
     workers_free = sum(agents.values())
     shards_coming = sum(fact.clearing > 0 and shards[fact.shard] <= 0 for fact in facts.shards)
     workers_coming = sum(fact.clearing for fact in facts.agents)
-    lacking = []
-    if len(facts.shards) < job.shards.min:
-        lacking.append(f"shards (there are {len(facts.shards)} in all)")
-    if (slots := sum(fact.slots for fact in facts.agents)) < job.workers.min:
-        lacking.append(f"worker slots (there are {slots} in all)")
-    need = f"needs {_count(job.shards.min, 'shard')} and {_count(job.workers.min, 'worker slot')}"
-    if lacking and not facts.settling:
-        return f"{need}; the pool is too small in {' and '.join(lacking)}: start more"
     if (
         shards_free + shards_coming < job.shards.min
         or workers_free + workers_coming < job.workers.min
     ):
-        return f"{need}; free now: {_count(shards_free, 'shard')} and {_count(workers_free, 'worker slot')}"
+        return f"{_need(job)}; free now: {_count(shards_free, 'shard')} and {_count(workers_free, 'worker slot')}"
     if facts.settling:
         enough = shards_free >= job.shards.max and workers_free >= job.workers.max
         return None if enough else "the scheduler has just started and is discovering the pool"
@@ -206,6 +245,10 @@ def _obstacle(
     if shards_free < want_shards or workers_free < want_workers:
         return "slots for it are being cleared"
     return None
+
+
+def _need(job: QueuedFact) -> str:
+    return f"needs {_count(job.shards.min, 'shard')} and {_count(job.workers.min, 'worker slot')}"
 
 
 def _count(number: int, what: str) -> str:

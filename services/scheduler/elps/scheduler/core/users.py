@@ -7,18 +7,21 @@ import re
 
 import msgspec
 
-from elps.contracts.codec import encode, loads, parse_job
+from elps.contracts.codec import encode, loads_document, parse_job
 from elps.contracts.errors import InvalidDocument
 from elps.contracts.ids import MAX_ID_LENGTH, JobId, id_problem
 from elps.contracts.job import JobDocument
 from elps.contracts.messages import Reply, ScaleCommand, SuspendCommand
 from elps.contracts.state import JobRecord, JobState
+from elps.scheduler.core import life, scaling
 from elps.scheduler.core.book import REMEMBERED_REQUESTS, Book, Suspension
 from elps.scheduler.core.events import Answer, JobSubmitted, Moment, Request, UserAsked
-from elps.scheduler.core.life import HOLDING, LifeEvent
+from elps.scheduler.core.life import LifeEvent
+
+SUBMITTED = "submitted"
 
 MAX_DOCUMENT_BYTES = 256 * 1024
-"""A record with its document, reason and progress stays well below what the store takes as one value (1 MiB)."""
+"""A record with its document, reasons and progress stays well below what the store takes as one value (1 MiB)."""
 DERIVED_NAME_LENGTH = 40
 DERIVED_HASH_LENGTH = 10
 
@@ -28,7 +31,7 @@ STILL_UP_S = 60.0
 
 def read_submission(body: bytes, message_id: str) -> JobDocument:
     """The document of a submit message, its id filled in; `InvalidDocument` names every fault."""
-    document = parse_job(loads(body))
+    document = parse_job(loads_document(body))
     try:
         size = len(encode(document))
     except (TypeError, RecursionError) as error:  # JSON is read deeper than it is written
@@ -77,10 +80,11 @@ def job_submitted(book: Book, event: JobSubmitted, now: Moment) -> None:
             id=job,
             document=document,
             state=JobState.QUEUED,
-            reason="submitted",
+            reason=SUBMITTED,
             seq=book.next_seq,
             submitted_at=now.unix,
             changed_at=now.unix,
+            changes=[life.entry(now.unix, JobState.QUEUED, SUBMITTED)],
         )
         book.add(record, now)
         _answer(book, event.request, True, job, "queued")
@@ -101,7 +105,8 @@ def user_asked(book: Book, event: UserAsked, now: Moment) -> None:
         _answer(book, event.request, False, None, text)
         return
     if isinstance(body, ScaleCommand):
-        ok, text = False, _fixed_size(known)
+        _scale(book, event.request, known, body, now)
+        return
     elif event.what == "kill":
         ok, text = _kill(book, known, body.reason, now)
     elif event.what == "pause":
@@ -149,6 +154,17 @@ def _resume(book: Book, record: JobRecord, reason: str, now: Moment) -> tuple[bo
         book.note("pause_taken_back", job=record.id, reason=reason)
         return True, "the pause, not reached yet, is taken back"
     return True, f"not paused: {record.state.value}"
+
+
+def _scale(
+    book: Book, request: Request, record: JobRecord, wish: ScaleCommand, now: Moment
+) -> None:
+    if record.state.ended:
+        _answer(book, request, False, record.id, f"the job has already {_ended(record)}")
+    elif problems := scaling.refusal(record, wish):
+        _answer(book, request, False, record.id, f"refused: {'; '.join(problems)}", problems)
+    else:
+        _answer(book, request, True, record.id, scaling.scale(book, record, wish, now))
 
 
 def _suspend(book: Book, request: Request, reason: str, now: Moment) -> None:
@@ -199,19 +215,6 @@ def settle_suspensions(book: Book, now: Moment) -> None:
             reason=f"the stack is still up {STILL_UP_S:g} s after it was answered",
         )
         book.suspended = ""
-
-
-def _fixed_size(record: JobRecord) -> str:
-    size = "nothing"
-    if record.state in HOLDING and record.allocation is not None:
-        size = f"{record.allocation.size} workers and {len(record.allocation.shards)} shards"
-    document = record.document
-    return (
-        "a job's size is fixed in this version: it is chosen when the job starts, within workers "
-        f"{document.workers.min} to {document.workers.max} and shards {document.shards.min} to "
-        f"{document.shards.max} of its document; the job now holds {size}; "
-        "to change it, kill the job and submit it with other numbers"
-    )
 
 
 def _ended(record: JobRecord) -> str:

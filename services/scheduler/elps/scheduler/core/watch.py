@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from elps.contracts.epoch import Term
-from elps.contracts.ids import AgentId, ShardId
-from elps.contracts.messages import AgentBeat, HostedJob, ShardBeat
+from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
+from elps.contracts.messages import AgentBeat, HostedJob, Refusal, ShardBeat, TrainerStatus
 from elps.contracts.state import Allocation, JobRecord, JobState
+from elps.scheduler.core import resizing
 from elps.scheduler.core.book import Book, Live, Reign
 from elps.scheduler.core.events import MemberId, Moment
 from elps.scheduler.core.leading import led
@@ -31,9 +34,15 @@ def shard_beaten(book: Book, beat: ShardBeat, now: Moment) -> None:
     shown = {hosted.job: hosted for hosted in beat.jobs}
     for hosted in beat.jobs:
         _hosted(book, beat.shard, hosted, now)
+    for job, refusal in beat.refused.items():
+        _refused(book, beat.shard, job, refusal, now)
     for record, allocation, _, reign in book.holding():
         if beat.shard in reign.hosted and _term(shown.get(record.id)) != allocation.term:
-            book.displace(record.id, f"shard {beat.shard} no longer holds the job", now)
+            why = f"shard {beat.shard} no longer holds the job"
+            resizing.shard_gone(book, record.id, beat.shard, why, now)
+        elif allocation.incarnations.get(beat.shard, beat.incarnation) != beat.incarnation:
+            why = f"shard {beat.shard} was restarted"
+            resizing.shard_gone(book, record.id, beat.shard, why, now)
 
 
 def _term(hosted: HostedJob | None) -> Term | None:
@@ -51,24 +60,37 @@ def _hosted(book: Book, shard: ShardId, hosted: HostedJob, now: Moment) -> None:
         return
     if hosted.term == record.allocation.term:
         live.reign.hosted[shard] = None
+        live.reign.absent.pop(shard, None)
         if hosted.leads and shard == record.allocation.shards[0]:
             led(book, record.id, live, live.reign, hosted, now)
     elif hosted.term.number >= record.allocation.term.number:
-        term = f"{hosted.term.number}/{hosted.term.nonce}"
-        book.displace(
-            hosted.job,
-            f"shard {shard} knows term {term}: the store has forgotten its newest second",
-            now,
-        )
+        _forgotten(book, shard, record.id, hosted.term, now)
+
+
+def _refused(book: Book, shard: ShardId, job: JobId, refusal: Refusal, now: Moment) -> None:
+    """A shard does not take a job under the term it was told: what follows goes above the highest it has seen."""
+    live = book.live.get(job)
+    if live is None:
+        return
+    live.highest = max(live.highest, refusal.highest.number)
+    allocation = book.records[job].allocation
+    if allocation is not None and shard in allocation.shards and refusal.term == allocation.term:
+        _forgotten(book, shard, job, refusal.highest, now)
+
+
+def _forgotten(book: Book, shard: ShardId, job: JobId, term: Term, now: Moment) -> None:
+    known = f"{term.number}/{term.nonce}"
+    why = f"shard {shard} knows term {known}: the store has forgotten its newest second"
+    book.displace(job, why, now)
 
 
 def shard_lost(book: Book, shard: ShardId, why: str, now: Moment) -> None:
     """All jobs with parts on a shard are to be placed anew."""
-    for record, allocation, _, _ in book.holding():
+    for record, allocation, _, reign in book.holding():
         if shard in allocation.shards:
-            book.displace(
-                record.id, f"{why}; the job goes on from its newest checkpoint elsewhere", now
-            )
+            if not resizing.expendable(allocation, reign, shard):
+                why = f"{why}; the job goes on from its newest checkpoint elsewhere"
+            resizing.shard_gone(book, record.id, shard, why, now)
 
 
 # --- agents -----------------------------------------------------------------------------------------------------------
@@ -90,26 +112,56 @@ def agent_beaten(book: Book, beat: AgentBeat, now: Moment) -> None:
                 continue
             status = shown.get(worker)
             if status is not None and (status.job, status.term) == (record.id, allocation.term):
-                if status.state == "exited" and beat.leaving:
-                    book.dismiss(record.id, worker, f"agent {agent} is leaving: {status.exit}", now)
-                elif status.state == "exited":
-                    worker_ended(
-                        book, record.id, worker, status.exit or "ended without a word", now
-                    )
-                else:
-                    reign.shown[worker] = None
+                _trainer_shown(book, record.id, reign, status, beat, now)
             elif worker in reign.shown:
                 worker_ended(book, record.id, worker, f"agent {agent} no longer has it", now)
             if record.id not in book.live:
                 break
+        for worker, how in _gone(reign, beat.agent, shown).items():
+            _retired(book, record.id, reign, worker, how, now)
+
+
+def _trainer_shown(
+    book: Book, job: JobId, reign: Reign, status: TrainerStatus, beat: AgentBeat, now: Moment
+) -> None:
+    if status.state != "exited":
+        reign.shown[status.worker] = None
+    elif beat.leaving:
+        why = f"agent {beat.agent} is leaving: {status.exit}"
+        book.dismiss(job, status.worker, why, now)
+    else:
+        worker_ended(book, job, status.worker, status.exit or "ended without a word", now)
+
+
+def _gone(
+    reign: Reign, agent: AgentId, shown: Mapping[WorkerId, TrainerStatus]
+) -> dict[WorkerId, str]:
+    """Workers on their way out that an agent no longer has running, each with its exit if that is known."""
+    at = [worker for worker, left in reign.retiring.items() if left.agent == agent]
+    return {
+        worker: shown[worker].exit if worker in shown else ""
+        for worker in at
+        if worker not in shown or shown[worker].state == "exited"
+    }
+
+
+def _retired(book: Book, job: JobId, reign: Reign, worker: WorkerId, how: str, now: Moment) -> None:
+    live = book.live.get(job)
+    if live is None or live.reign is not reign:
+        return  # the job was given up or placed anew meanwhile
+    book.retired(job, worker, now)
+    if how:
+        book.tell_exit(reign, worker, how)
 
 
 def agent_lost(book: Book, agent: AgentId, why: str, now: Moment) -> None:
     """All trainers of an agent are to be replaced; this is not held against their jobs."""
-    for record, allocation, _, _ in book.holding():
+    for record, allocation, _, reign in book.holding():
         for worker, at in allocation.workers.items():
             if at == agent:
                 book.dismiss(record.id, worker, why, now)
+        for worker in _gone(reign, agent, {}):
+            _retired(book, record.id, reign, worker, why, now)
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
@@ -126,7 +178,8 @@ def echo_heard(book: Book, now: Moment) -> None:
             reign.placed_at = now.mono
             reign.begun_at = None if reign.begun_at is None else now.mono
             reign.started = dict.fromkeys(reign.started, now.mono)
-            reign.stranded_at = None
+            reign.absent = dict.fromkeys(reign.absent, now.mono)
+            reign.stranded_at = reign.astray_at = None
     book.echo_at = now.mono
 
 
@@ -142,6 +195,7 @@ def ticked(book: Book, now: Moment) -> None:
         _late(book, record, allocation, live, reign, now)
     for record, _, live, reign in book.holding():
         _stranded(book, record, live, reign, now)
+    resizing.look(book, now)
 
 
 def _member_lost(book: Book, member: MemberId, why: str, now: Moment) -> None:
@@ -179,19 +233,24 @@ def _late(
 ) -> None:
     """Shards that do not take the job, trainers that do not become ready."""
     job, start_s = record.id, record.document.limits.start_s
-    absent = [shard for shard in allocation.shards if shard not in reign.hosted]
-    if absent and reign.begun_at is not None:
-        if now.mono - reign.begun_at > book.bounds.lost_s:
-            book.displace(job, f"shard {absent[0]} no longer holds the job", now)
-        return
-    if absent and now.mono - reign.placed_at > start_s:
-        reason = f"shard {absent[0]} has not taken the job within {start_s:g} s"
-        live.late += 1
-        if live.late >= LATE_LIMIT:
-            book.fail(job, f"{reason}, {live.late} times in a row", now)
-        else:
-            book.displace(job, reason, now)
-        return
+    for shard in [shard for shard in allocation.shards if shard not in reign.hosted]:
+        since = reign.absent.setdefault(shard, now.mono)
+        reason = f"shard {shard} has not taken the job within {start_s:g} s"
+        if resizing.expendable(allocation, reign, shard):
+            if now.mono - since > start_s:
+                reign.unfit[shard] = now.mono + start_s
+                resizing.shard_gone(book, job, shard, reason, now)
+        elif reign.begun_at is not None:
+            if now.mono - max(since, reign.begun_at) > book.bounds.lost_s:
+                book.displace(job, f"shard {shard} no longer holds the job", now)
+                return
+        elif now.mono - max(since, reign.placed_at) > start_s:
+            live.late += 1
+            if live.late >= LATE_LIMIT:
+                book.fail(job, f"{reason}, {live.late} times in a row", now)
+            else:
+                book.displace(job, reason, now)
+            return
     slow = [w for w in allocation.workers if now.mono - reign.started.get(w, now.mono) > start_s]
     if not slow:
         return

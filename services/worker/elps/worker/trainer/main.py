@@ -23,7 +23,8 @@ from elps.tasks.running import OpenJob
 from elps.wire.connection import Connection, ConnectionEnded
 from elps.wire.frames import Header, Kind, Status
 from elps.worker.trainer.gradient import Gradient
-from elps.worker.trainer.shards import Shards, ShardUnreachable, StaleTerm, reach
+from elps.worker.trainer.inbox import Inbox
+from elps.worker.trainer.shards import CalledAway, Shards, ShardUnreachable, StaleTerm, reach
 
 LEADER_REACH_S = 20.0
 LEADER_SILENT_S = 20.0
@@ -94,6 +95,9 @@ def _work(start: StartTrainer, env: Mapping[str, str], leader: Connection) -> in
         _say(text)
         leader.send(Header(Kind.FAILED), {"what": text.strip()})
         return EXIT_FAILED
+    finally:
+        if trainer is not None:
+            trainer.close()
 
 
 def _say(text: str) -> None:
@@ -118,6 +122,7 @@ class Trainer:
 
     def __init__(self, start: StartTrainer, job: OpenJob, leader: Connection) -> None:
         self._start, self._job, self._leader = start, job, leader
+        self._inbox = Inbox(leader)
         self._order = job.order()
         self._params = np.zeros(job.layout.size, job.layout.dtype)
         self._gradient = Gradient(job, self._order)
@@ -125,6 +130,7 @@ class Trainer:
         self._shards: Shards | None = None
         self._epoch: Epoch = NO_EPOCH
         self._free_at = time.perf_counter()  #: since when it only waits for a lease
+        self._asking = False  #: waits for a lease
         self._leaving = False  #: SIGTERM came
         self._waiting = False  #: nothing would be lost by leaving now
         self.where = f"worker {start.worker}"  #: what it is at, for error messages
@@ -155,6 +161,11 @@ class Trainer:
         with contextlib.suppress(ConnectionEnded):
             self._leader.send(header, meta)
 
+    def close(self) -> None:
+        """Hang up on the shards."""
+        if self._shards is not None:
+            self._shards.close()
+
     def say_goodbye(self) -> None:
         """Tell the leader that this is no death: nothing of the lease in hand was begun."""
         self._tell(Header(Kind.LEAVING, self._epoch), {"what": "its agent ends it"})
@@ -162,8 +173,15 @@ class Trainer:
     def step(self) -> bool:
         """Do what the leader says next; False when it says stop."""
         with self._only_waiting():
-            header = self._leader.receive(idle_s=LEADER_SILENT_S)
-        meta = self._leader.meta(header)
+            header, meta = self._inbox.take(LEADER_SILENT_S)
+        try:
+            return self._follow(header, meta)
+        except CalledAway:
+            self._held = -1
+            self.close()  # some were asked already, and their answers are on the way
+            return True
+
+    def _follow(self, header: Header, meta: dict[str, Any]) -> bool:
         match header.kind:
             case Kind.WAIT:
                 return True
@@ -179,8 +197,10 @@ class Trainer:
             case Kind.INITIALISE:
                 self._initialise(self._shards)
             case Kind.TRAIN:
+                self._asking = False
                 self._train(self._shards, header)
             case Kind.EVALUATE:
+                self._asking = False
                 self._evaluate(self._shards, header)
             case _:
                 raise ShardUnreachable(f"the leader sent {header.kind.name}")
@@ -189,21 +209,30 @@ class Trainer:
     def _take_map(self, header: Header, meta: dict[str, Any]) -> None:
         if header.epoch == self._epoch:
             return  # known: to ask again would put a second lease into its hands
-        if self._shards is not None:
-            self._shards.close()
+        since, before, known = meta.get("since"), self._shards, self._epoch
+        same = header.epoch.term == known.term and isinstance(since, int) and since <= known.n
         shards = meta.get("shards")
         self._shards = Shards(
             self._start,
             header.epoch,
             shards if isinstance(shards, list) else [],
             self._job.layout.dtype.itemsize,
+            self._inbox.called_away,
         )
-        self._epoch, self._held = header.epoch, -1
+        if before is not None and same:
+            self._shards.take_over(before)
+        elif before is not None:
+            before.close()
+        self._epoch = header.epoch
         self._shards.connect()
+        if same and self._asking:
+            return  # partitions lie elsewhere now, and nothing else is new
+        if not same:
+            self._held = -1
         self._ask(None)
 
     def _ask(self, done: dict[str, Any] | None) -> None:
-        self._free_at = time.perf_counter()
+        self._free_at, self._asking = time.perf_counter(), True
         self._tell(Header(Kind.ASK, self._epoch), done)
 
     def _initialise(self, shards: Shards) -> None:

@@ -34,14 +34,27 @@ class ShardUnreachable(ElpsError):
     """A shard of the job cannot be reached."""
 
 
+class CalledAway(ElpsError):
+    """The leader says something else meanwhile: what the trainer is at is not wanted any more."""
+
+
 class StaleTerm(ElpsError):
     """A shard has seen a higher term: this trainer's time is over."""
 
 
 def reach(
-    start: StartTrainer, host: str, port: int, peer: str, purpose: Purpose, within_s: float
+    start: StartTrainer,
+    host: str,
+    port: int,
+    peer: str,
+    purpose: Purpose,
+    within_s: float,
+    called_away: Callable[[], bool] = lambda: False,
 ) -> Connection:
-    """Dial until it answers; a refusal may be over in a moment (the job is not hosted there yet)."""
+    """Dial until it answers, or `called_away` says that it need not; a refusal may be over in a moment.
+
+    (The job is not hosted there yet, say.)
+    """
     hello = Hello(job=start.job, purpose=purpose, sender=start.worker, term=start.term.number)
     deadline, pause_s = time.monotonic() + within_s, 0.01
     while True:
@@ -50,6 +63,8 @@ def reach(
         except (Refused, RetryLater) as error:
             if isinstance(error, Refused) and error.code == "over":
                 raise StaleTerm(str(error)) from None
+            if called_away():
+                raise CalledAway(str(error)) from None
             if time.monotonic() > deadline:
                 raise ShardUnreachable(
                     f"{peer} could not be reached for {within_s:g} s: {error}"
@@ -67,18 +82,26 @@ class _Shard:
     host: str
     port: int
     partitions: list[tuple[int, int, int]]
+    called_away: Callable[[], bool]
     pull: Connection | None = None
     push: Connection | None = None
 
     def pulling(self) -> Connection:
-        if self.pull is None or self.pull.closed:
-            self.pull = reach(self.start, self.host, self.port, self.name, "pull", REACH_S)
+        self.pull = self._live(self.pull, "pull")
         return self.pull
 
     def pushing(self) -> Connection:
-        if self.push is None or self.push.closed:
-            self.push = reach(self.start, self.host, self.port, self.name, "push", REACH_S)
+        self.push = self._live(self.push, "push")
         return self.push
+
+    def _live(self, connection: Connection | None, purpose: Purpose) -> Connection:
+        if connection is not None:
+            if not connection.closed:
+                return connection
+            connection.close()  # which could still be read
+        return reach(
+            self.start, self.host, self.port, self.name, purpose, REACH_S, self.called_away
+        )
 
     def close(self) -> None:
         for connection in (self.pull, self.push):
@@ -120,10 +143,18 @@ class Pulled:
 
 
 class Shards:
-    """All shards of a job under one epoch, as its map names them."""
+    """All shards of a job under one epoch, as its map names them.
+
+    While one of them cannot be reached `called_away` is asked; where it says so, `CalledAway` is raised.
+    """
 
     def __init__(
-        self, start: StartTrainer, epoch: Epoch, shards: list[dict[str, Any]], itemsize: int
+        self,
+        start: StartTrainer,
+        epoch: Epoch,
+        shards: list[dict[str, Any]],
+        itemsize: int,
+        called_away: Callable[[], bool] = lambda: False,
     ):
         self.epoch = epoch
         self.itemsize = itemsize
@@ -135,6 +166,7 @@ class Shards:
                     str(s["host"]),
                     int(s["port"]),
                     [(int(n), int(lo), int(hi)) for n, lo, hi in s["partitions"]],
+                    called_away,
                 )
                 for s in shards
                 if s["partitions"]
@@ -146,6 +178,16 @@ class Shards:
     def partitions(self) -> list[tuple[int, int, int]]:
         """Number, first element and end of every partition."""
         return [p for s in self._shards for p in s.partitions]
+
+    def take_over(self, before: Shards) -> None:
+        """Go on with the connections of another map, to those shards that are on this one; the others are closed."""
+        places = {(s.name, s.host, s.port): s for s in self._shards}
+        for old in before.all():
+            new = places.get((old.name, old.host, old.port))
+            if new is None:
+                old.close()
+            else:
+                new.pull, new.push = old.pull, old.push
 
     def connect(self) -> None:
         """Make every connection before it is needed."""

@@ -1,0 +1,172 @@
+"""The arrays behind one partition: two versions of the values, optimizer state, and the sum being collected.
+
+Version *v* is in ``values[v % 2]``: writing *v+1* overwrites *v-1* and nothing else. A block belongs to who holds the
+partition; when the partition moves, or an epoch begins at the version that is here, the block goes over as it is.
+
+Threads: at most one adds or writes at a time, under the block's lock. Who may read which version is decided by
+`elps.psshard.core.part`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elps import optim
+from elps.contracts.ids import PartitionId
+from elps.contracts.job import JobDocument
+from elps.optim.schedule import factor
+from elps.psshard.core.part import Advance
+from elps.stream.interval import Interval
+
+Array = NDArray[Any]
+VALUES = "values"
+_APART_BYTES = 256
+"""Between the arrays of a block: at distances of whole pages they would compete for the same lines of the cache."""
+
+Tell = Callable[[Advance, Array], None]
+
+
+class Block:
+    """One partition of `size` elements."""
+
+    def __init__(self, document: JobDocument, size: int, iterations: int) -> None:
+        self._document, self._iterations = document, iterations
+        self.dtype = np.dtype(document.dtype)
+        self.size = size
+        names = optim.state_names(document.optimizer)
+        stride = size + _APART_BYTES // self.dtype.itemsize
+        whole = np.zeros(stride * (3 + len(names)), self.dtype)
+        arrays = [whole[i * stride :][:size] for i in range(3 + len(names))]
+        self._values = (arrays[0], arrays[1])
+        self._sum = arrays[2]
+        self._state = dict(zip(names, arrays[3:], strict=True))
+        self._lock = threading.Lock()
+        self._filled = False  #: whether the sum holds anything of this iteration
+        self._slots: list[tuple[Interval, Array]] = []
+        self._version, self._steps = -1, 0  #: newest version written, and steps behind it
+        self._tell: Tell | None = None  #: is told each sum
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all arrays."""
+        return self._sum.nbytes * (3 + len(self._state))
+
+    @property
+    def array_names(self) -> list[str]:
+        """The arrays that make up a version: its values and the optimizer's state."""
+        return [VALUES, *self._state]
+
+    def values(self, version: int) -> Array:
+        """A view of a version's values."""
+        return self._values[version % 2]
+
+    def load(self, version: int, steps: int, arrays: Mapping[str, Array]) -> None:
+        """Take values and state as they were at `version`; absent state stays as it is: zero at first."""
+        with self._lock:
+            np.copyto(self.values(version), arrays[VALUES])
+            for name, array in self._state.items():
+                if name in arrays:
+                    np.copyto(array, arrays[name])
+            self._version, self._steps = version, steps
+
+    def add(self, interval: Interval, gradient: Array) -> None:
+        """Add an accepted gradient sum; under `deterministic` keep it until its iteration is complete."""
+        with self._lock:
+            if self._document.deterministic:
+                self._slots.append((interval, gradient.copy()))
+            else:
+                self._add(gradient)
+
+    def _add(self, gradient: Array) -> None:
+        if self._filled:
+            optim.add_into(self._sum, gradient)
+        else:
+            optim.copy_into(self._sum, gradient)
+            self._filled = True
+
+    def write(self, advance: Advance) -> float:
+        """Write the next version from the sum and return the learning rate used; 0 when no step was taken."""
+        with self._lock:
+            for _, gradient in sorted(self._slots, key=lambda slot: slot[0]):
+                self._add(gradient)
+            self._slots.clear()
+            if advance.count and not self._filled:
+                self._sum[:] = 0
+            lr = self._step(advance)
+            if self._tell is not None:
+                self._tell(advance, self._sum)
+            return lr
+
+    def array(self, name: str, version: int) -> Array:
+        """Where the values of a version go, or an array of the state, to be filled by who follows another block."""
+        return self.values(version) if name == VALUES else self._state[name]
+
+    @property
+    def total(self) -> Array:
+        """The sum, to be filled by who follows another block."""
+        return self._sum
+
+    def at(self, version: int, steps: int) -> None:
+        """All arrays have been filled as they were at `version`."""
+        with self._lock:
+            self._version, self._steps = version, steps
+
+    def follow(self, advance: Advance) -> None:
+        """Take the step that the owner of the partition took, from the same sum."""
+        with self._lock:
+            self._step(advance)
+
+    def _step(self, advance: Advance) -> float:
+        old, new = self.values(advance.iteration), self.values(advance.iteration + 1)
+        self._filled = False
+        self._version, self._steps = advance.iteration + 1, advance.step
+        if not advance.count:
+            np.copyto(new, old)
+            return 0.0
+        spec = self._document.optimizer
+        lr = spec.lr * factor(self._document.schedule, advance.step, self._iterations)
+        optim.apply(spec, self._sum, 1.0 / advance.count, old, new, self._state, lr, advance.step)
+        return lr
+
+    def copy(self, version: int) -> dict[str, Array]:
+        """Copies of the values at `version` and of the state, which must be of the same version."""
+        with self._lock:
+            return self._copy(version)
+
+    def _copy(self, version: int) -> dict[str, Array]:
+        arrays = {name: array.copy() for name, array in self._state.items()}
+        return {VALUES: self.values(version).copy(), **arrays}
+
+    def tell(self, tell: Tell) -> tuple[int, int, dict[str, Array]]:
+        """A copy of the newest version, with its number and the steps behind it; from then on `tell` gets each sum.
+
+        It is called under the block's lock, and has to copy what it wants to keep.
+        """
+        with self._lock:
+            self._tell = tell
+            return self._version, self._steps, self._copy(self._version)
+
+    def tell_no_more(self, tell: Tell) -> None:
+        """End it; another one's is left alone."""
+        with self._lock:
+            if self._tell == tell:
+                self._tell = None
+
+    def newest(self) -> tuple[int, int]:
+        """Newest version written, and the steps behind it."""
+        with self._lock:
+            return self._version, self._steps
+
+
+def blocks_of(
+    document: JobDocument, partitions: list[tuple[int, int, int]], iterations: int
+) -> dict[PartitionId, Block]:
+    """Empty blocks for partitions given by number, first element and end."""
+    return {
+        PartitionId(n): Block(document, stop - start, iterations) for n, start, stop in partitions
+    }

@@ -1,0 +1,238 @@
+"""How partitions come to lie on other shards while the job trains.
+
+The partitions that are to move go in *waves* of bounded size, one wave at a time:
+
+1. *Following*: each target gets a copy of the values and the optimizer's state in the background, then the sum of every
+   version that the owner completes, and takes the same steps itself. Nothing waits for this.
+2. *Settling*: the copies have caught up. The clock lends nothing beyond the next boundary, so that at this version
+   no partition has accepted anything and everything that a partition is lies in its block.
+3. *Exchanging*: at that boundary the map is exchanged under the next epoch. It counts once every shard of the old map
+   and of the new one has taken it; then work is lent again.
+
+A wave that makes no progress is given up and begun again later. Only while the map is being exchanged there is no way
+back but the checkpoint: a shard may have taken the new map and let its old partitions go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from elps.contracts.ids import PartitionId, ShardId
+from elps.placement import place
+from elps.psshard.core import commands as do
+from elps.psshard.core.commands import Command, Move
+
+WAVE_BYTES = 64 << 20
+"""Values that move at a time: the copies cost memory and bandwidth while they follow."""
+STALLED_S = 15.0
+"""A wave whose copies have neither come nor advanced for this long is given up."""
+FIRST_RETRY_S, LAST_RETRY_S = 1.0, 30.0
+
+
+class Phase(Enum):
+    """What a wave is at."""
+
+    FOLLOWING = "following"
+    SETTLING = "settling"
+    EXCHANGING = "exchanging"
+
+
+@dataclass
+class _Wave:
+    number: int
+    moves: tuple[Move, ...]
+    at: dict[ShardId, tuple[int, int]]  #: target to (copies that are there, version they all hold)
+    progress_at: float  #: monotonic s; of the last progress, or since when there should be some
+    behind: bool = True  #: a copy has not reached the version looked at last
+    phase: Phase = Phase.FOLLOWING
+    awaited: set[ShardId] = field(default_factory=set)  #: have not taken the new map
+
+    def caught_up(self, version: int) -> bool:
+        """Whether all copies hold this version, or a newer one."""
+        return all(held >= version for _, held in self.at.values())
+
+
+class Moving:
+    """The moves of one job under one term, from one opening to the next."""
+
+    def __init__(
+        self,
+        sizes: Mapping[PartitionId, int],
+        placed: Mapping[PartitionId, ShardId],
+        wave_bytes: int = WAVE_BYTES,
+    ) -> None:
+        self.placed = dict(placed)  #: the map in force, or being exchanged
+        self._sizes, self._wave_bytes = dict(sizes), wave_bytes
+        self._wanted: tuple[ShardId, ...] | None = None  #: None: where everything is, is right
+        self._wave: _Wave | None = None
+        self._idle = True  #: nothing is to be moved: `place`, which takes its time, said so
+        self._number = 0
+        self.exchanges = 0  #: how often the map was exchanged, the exchange under way included
+        self._retry_at, self._retry_s = 0.0, FIRST_RETRY_S
+        self._obstacle = ""  #: why the last wave was given up
+        self._over = False
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+
+    def want(self, shards: Iterable[ShardId]) -> list[Command]:
+        """Partitions are to lie on these shards, and on no others."""
+        wanted = tuple(sorted(set(shards)))
+        if wanted == self._wanted or not wanted or self._over:
+            return []
+        self._wanted, self._retry_at, self._retry_s = wanted, 0.0, FIRST_RETRY_S
+        self._idle, self._obstacle = False, ""
+        wave = self._wave
+        if wave is None or wave.phase is Phase.EXCHANGING:
+            return []  # a map that some have taken is taken by all: the next wave goes on from there
+        if any(move.target not in wanted for move in wave.moves):
+            return self._give_up("another set of shards is wanted", count=False)
+        return []
+
+    def look(self, version: int, now: float) -> list[Command]:
+        """Begin a wave if one is needed, settle when its copies have caught up, give it up when it stalls.
+
+        `version` is the oldest that some partition holds.
+        """
+        if self._over:
+            return []
+        wave = self._wave
+        if wave is None:
+            return self._begin(now) if now >= self._retry_at and not self._idle else []
+        if wave.phase is Phase.FOLLOWING and wave.caught_up(max(version - 1, 0)):
+            wave.phase = Phase.SETTLING
+        was_behind, wave.behind = wave.behind, not wave.caught_up(version)
+        if wave.behind and not was_behind:
+            wave.progress_at = now
+        stalled = wave.behind and now - wave.progress_at > STALLED_S
+        if not stalled or wave.phase is Phase.EXCHANGING:
+            return []
+        behind = ", ".join(sorted(s for s, (_, held) in wave.at.items() if held < version))
+        return self.failed(wave.number, f"the copies on {behind} make no progress", now)
+
+    def followed(self, shard: ShardId, wave: int, have: int, version: int, now: float) -> None:
+        """A target tells how many of its copies are there, and which version all of them hold; -1: not all there."""
+        current = self._current(wave)
+        if current is not None and shard in current.at and (have, version) > current.at[shard]:
+            current.at[shard], current.progress_at = (have, version), now
+
+    def failed(self, wave: int, reason: str, now: float) -> list[Command]:
+        """A copy cannot go on following."""
+        current = self._current(wave)
+        if current is None or current.phase is Phase.EXCHANGING:
+            return []
+        self._retry_at = now + self._retry_s
+        self._retry_s = min(self._retry_s * 2, LAST_RETRY_S)
+        return self._give_up(reason)
+
+    def still(self, version: int) -> list[Command]:
+        """Every partition holds this version, and nobody was lent anything beyond it."""
+        wave = self._wave
+        if wave is None or wave.phase is not Phase.SETTLING or not wave.caught_up(version):
+            return []
+        before = set(self.placed.values())
+        self.placed |= {move.partition: move.target for move in wave.moves}
+        wave.phase, wave.awaited = Phase.EXCHANGING, before | set(self.placed.values())
+        self.exchanges += 1
+        return [do.Exchange(wave.number, dict(self.placed), version)]
+
+    def took_map(self, shard: ShardId, exchange: int) -> list[Command]:
+        """A shard has taken the map of an exchange; the first one is number 1."""
+        wave = self._wave
+        if wave is None or wave.phase is not Phase.EXCHANGING or exchange != self.exchanges:
+            return []
+        wave.awaited.discard(shard)
+        if wave.awaited:
+            return []
+        self._wave, self._retry_s, self._obstacle = None, FIRST_RETRY_S, ""
+        moved = sum(self._sizes[move.partition] for move in wave.moves)
+        what = f"{len(wave.moves)} partitions, {moved} bytes"
+        return [do.Exchanged(), do.Remark("partitions_moved", what)]
+
+    def again(self) -> list[Command]:
+        """What to say again when a link comes back."""
+        wave = self._wave
+        if wave is None:
+            return [do.Unfollow(self._number)] if self._number else []
+        return [do.Follow(wave.number, wave.moves)] if wave.phase is not Phase.EXCHANGING else []
+
+    def close(self) -> list[do.Unfollow]:
+        """The job ends or rests here."""
+        self._over = True
+        wave, self._wave = self._wave, None
+        return [do.Unfollow(wave.number)] if wave is not None else []
+
+    # --- how it stands ------------------------------------------------------------------------------------------------
+
+    @property
+    def settling(self) -> bool:
+        """Whether the clock is to come to rest at the next boundary and to stay there."""
+        return self._wave is not None and self._wave.phase is not Phase.FOLLOWING
+
+    @property
+    def exchanging(self) -> bool:
+        """Whether a new map is being taken; no partition may be worked on."""
+        return self._wave is not None and self._wave.phase is Phase.EXCHANGING
+
+    @property
+    def holders(self) -> set[ShardId]:
+        """Shards that hold partitions or copies of some, or are to say that they have let them go."""
+        wave = self._wave
+        if wave is None:
+            return set(self.placed.values())
+        return {*self.placed.values(), *wave.at, *wave.awaited}
+
+    @property
+    def done(self) -> bool:
+        """Whether everything lies where it is wanted."""
+        return self._wave is None and not self._moves()
+
+    def waiting_for(self) -> str:
+        """What the moves wait for, for people; empty while they wait for nothing."""
+        wave = self._wave
+        if wave is None:
+            return f"moving partitions: {self._obstacle}" if self._obstacle else ""
+        if wave.phase is Phase.EXCHANGING:
+            return f"the new map: waiting for {', '.join(sorted(wave.awaited))}"
+        targets = ", ".join(sorted(wave.at))
+        return f"moving {len(wave.moves)} partitions to {targets}"
+
+    # --- waves --------------------------------------------------------------------------------------------------------
+
+    def _current(self, number: int) -> _Wave | None:
+        return self._wave if self._wave is not None and self._wave.number == number else None
+
+    def _moves(self) -> list[Move]:
+        if self._wanted is None:
+            return []
+        target = place(self._sizes, self._wanted, current=self.placed)
+        moves = [
+            Move(p, self.placed[p], target[p])
+            for p in sorted(target)
+            if target[p] != self.placed[p]
+        ]
+        return sorted(moves, key=lambda m: (m.source in self._wanted, m.partition))  # type: ignore[operator]
+
+    def _begin(self, now: float) -> list[Command]:
+        moves: list[Move] = []
+        size = 0
+        for move in self._moves():
+            size += self._sizes[move.partition]
+            if moves and size > self._wave_bytes:
+                break
+            moves.append(move)
+        if not moves:
+            self._idle = True
+            return []
+        self._number += 1
+        at = {move.target: (0, -1) for move in moves}
+        self._wave = _Wave(self._number, tuple(moves), at, now)
+        return [do.Follow(self._number, self._wave.moves)]
+
+    def _give_up(self, reason: str, *, count: bool = True) -> list[Command]:
+        wave, self._wave = self._wave, None
+        assert wave is not None
+        self._obstacle = reason if count else ""
+        remark = do.Remark("move_given_up", f"{len(wave.moves)} partitions: {reason}")
+        return [do.Unfollow(wave.number), remark]

@@ -1,0 +1,193 @@
+"""What it costs a running job to change its size, beside stopping it and starting it again from a checkpoint.
+
+One job trains on and on. It gets a worker and gives it back, gets a shard and gives it back; then it makes the same
+changes by pausing, which writes a checkpoint, and resuming at the other size. What is told is the time lost beside an
+even run at the two sizes, in iterations of the job, and how long it took from the request to the newcomer's first
+finished iteration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from measuring import arguments, emit, say
+from private_stack import WAIT_S, idle_job, in_stack, private_stack
+
+from elps.client.control import Client
+from elps.contracts.messages import IterationRow, JobEvent
+
+CHANGES = (
+    ("workers_2_to_3", {"workers": 3}),
+    ("workers_3_to_2", {"workers": 2}),
+    ("shards_1_to_2", {"shards": 2}),
+    ("shards_2_to_1", {"shards": 1}),
+)
+EVEN = 12
+"""Iterations at rest, before and after a change."""
+
+
+@dataclass
+class Watched:
+    """A job's rows and events as they come."""
+
+    client: Client
+    name: str
+    rows: list[IterationRow] = field(default_factory=list)
+    events: list[JobEvent] = field(default_factory=list)
+    came: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def follow(self) -> None:
+        """Until it is cancelled."""
+        async with self.client.follow(self.name) as stream:
+            while True:
+                item = await stream.next(WAIT_S)
+                async with self.came:
+                    if isinstance(item, IterationRow):
+                        self.rows.append(item)
+                    elif isinstance(item, JobEvent):
+                        self.events.append(item)
+                        if item.what in ("failed", "killed", "finished"):
+                            raise RuntimeError(f"the job has {item.what}: {item.reason}")
+                    self.came.notify_all()
+
+    async def until(self, holds: Any, what: str) -> None:
+        """Wait for something to be told."""
+        async with asyncio.timeout(WAIT_S), self.came:
+            await self.came.wait_for(holds)
+            say(f"  {what}")
+
+    async def even(self) -> None:
+        """Some iterations more."""
+        count = len(self.rows) + EVEN
+        await self.until(lambda: len(self.rows) >= count, f"{count} iterations")
+
+    def since(self, at: float, what: str) -> JobEvent | None:
+        """The first event of a kind after a time."""
+        return next((e for e in self.events if e.at >= at and e.what == what), None)
+
+
+def workers_of(row: IterationRow) -> set[str]:
+    """Who took part in an iteration."""
+    return {timing.worker for timing in row.workers}
+
+
+def lost(rows: list[IterationRow], asked_at: float, done_at: float) -> tuple[float, float]:
+    """Seconds lost between two times beside an even run before and after; and the even iteration after."""
+    before = [r.duration_s for r in rows if r.at < asked_at][-EVEN:]
+    after = [r.duration_s for r in rows if r.at - r.duration_s >= done_at][:EVEN]
+    even_before, even_after = statistics.median(before), statistics.median(after)
+    between = [r for r in rows if r.at >= asked_at and r.at - r.duration_s < done_at]
+    # Until it is done an iteration may take as long as the slower of the two.
+    usual = max(even_before, even_after)
+    return sum(max(0.0, r.duration_s - usual) for r in between), even_after
+
+
+async def change(job: Watched, size: dict[str, int], about: dict[str, Any], name: str) -> None:
+    """Change the size while it trains."""
+    await job.even()
+    asked_at, known = time.time(), workers_of(job.rows[-1])
+    reply = await job.client.scale(job.name, **size)
+    if not reply.ok:
+        raise RuntimeError(reply.reason)
+    if "workers" in size:
+        wanted = size["workers"]
+        await job.until(lambda: len(workers_of(job.rows[-1])) == wanted, name)
+        done_at = next(r.at for r in job.rows if r.at > asked_at and len(workers_of(r)) == wanted)
+    else:
+        await job.until(lambda: job.since(asked_at, "partitions_moved") is not None, name)
+        moved = job.since(asked_at, "partitions_moved")
+        assert moved is not None
+        done_at = moved.at
+    await job.even()
+    await job.even()
+    seconds, iteration = lost(job.rows, asked_at, done_at)
+    emit(
+        f"elastic.{name}",
+        seconds * 1e3,
+        "ms",
+        ratio=seconds / iteration,
+        to="an iteration of the job; aim: below 1",
+        done_in_s=done_at - asked_at,
+        **about,
+    )
+    if new := {"workers", *size} and next(
+        (r for r in job.rows if r.at > asked_at and workers_of(r) - known), None
+    ):
+        emit(
+            f"elastic.{name}.first_iteration_of_newcomer",
+            new.at - asked_at,
+            "s",
+            ratio=(new.at - asked_at) / iteration,
+            to="an iteration of the job",
+            **about,
+        )
+
+
+async def restart(job: Watched, size: dict[str, int], about: dict[str, Any], name: str) -> None:
+    """The same by a checkpoint, a stop and a start."""
+    await job.even()
+    asked_at = time.time()
+    await job.client.pause(job.name)
+    await job.until(lambda: job.since(asked_at, "paused") is not None, f"{name}: paused")
+    last = job.rows[-1]
+    await job.client.scale(job.name, **size)
+    await job.client.resume(job.name)
+    count = len(job.rows)
+    await job.until(lambda: len(job.rows) > count + 1, f"{name}: training again")
+    first = next(r for r in job.rows if r.at > last.at)
+    await job.even()
+    iteration = statistics.median(r.duration_s for r in job.rows[-EVEN:])
+    seconds = first.at - last.at - iteration
+    emit(
+        f"elastic.{name}.by_restart",
+        seconds * 1e3,
+        "ms",
+        ratio=seconds / iteration,
+        to="an iteration of the job: what a checkpoint and a new start cost",
+        **about,
+    )
+
+
+async def measure(client: Client, megabytes: int) -> None:
+    """One size of model."""
+    name = f"elastic-{megabytes}"
+    document: dict[str, Any] = idle_job(name, megabytes * 250_000, 1_000_000, 2)
+    document["workers"], document["shards"] = {"min": 1, "max": 3}, {"min": 1, "max": 2}
+    job = Watched(client, name)
+    following = asyncio.create_task(job.follow())
+    reply = await client.submit(document)
+    if not reply.ok:
+        raise RuntimeError(reply.reason)
+    about: dict[str, Any] = {"megabytes": megabytes, "optimizer": "sgd"}
+    try:
+        await client.scale(name, workers=2, shards=1)
+        await job.until(
+            lambda: job.rows and len(workers_of(job.rows[-1])) == 2, "two workers, one shard"
+        )
+        await asyncio.sleep(3)
+        for what, size in CHANGES:
+            say(f"elastic: {megabytes} MB, {what}")
+            await change(job, size, about, what)
+        for what, size in CHANGES:
+            say(f"elastic: {megabytes} MB, {what}, by a restart")
+            await restart(job, size, about, what)
+        await client.kill(name)
+    finally:
+        following.cancel()
+
+
+def main() -> None:
+    """Run all."""
+    options = arguments(__doc__ or "")
+    with private_stack(workers=3, shards=2) as record:
+        for megabytes in (1, 16, 64) if options.full else (1, 16):
+            in_stack(record, partial(measure, megabytes=megabytes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Partitions move between shards while real trainers train: nothing is lost, doubled or restarted."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import reference
+from data_plane import eventually
+from hosted import JOB, SECRET, Stack
+from numpy.typing import NDArray
+
+from elps.contracts.ids import WorkerId
+from elps.contracts.job import Batch, Checkpoint, Data, Evaluate, JobDocument, Optimizer, Pool
+from elps.contracts.messages import Address, HostJob, StartTrainer
+from elps.storage.checkpoints import all_manifests, load_partition
+from elps.worker.trainer import main as trainer_main
+
+TASKS = Path(__file__).parents[1] / "e2e" / "tasks"
+TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
+
+
+def document(**fields: Any) -> JobDocument:
+    """A perceptron on the digits, with Adam."""
+    defaults: dict[str, Any] = {
+        "id": JOB,
+        "task": "mlp",
+        "task_args": {"hidden": [64], "activation": "tanh"},
+        "data": Data(source="digits"),
+        "iterations": 300,
+        "batch": Batch(global_=64),
+        "optimizer": Optimizer(name="adam", lr=0.003),
+        "checkpoint": Checkpoint(every_s=0.0),
+        "evaluate": Evaluate(every=50, at_end=True),
+        "dtype": "float64",
+        "shards": Pool(min=1, max=4),
+        "seed": 5,
+    }
+    return JobDocument(**(defaults | fields))
+
+
+class Elastic:
+    """A job on some of the shards of a stack, with trainers as they are, in threads."""
+
+    def __init__(self, stack: Stack, doc: JobDocument, first: int = 1) -> None:
+        self.stack, self.document = stack, doc
+        self.addresses = [
+            Address(shard=h.me, host="127.0.0.1", port=h.listener.port) for h in stack.hosts
+        ]
+        self.message = stack.host(doc, shards=self.addresses[:first])
+        self.codes: dict[str, int] = {}
+        self.threads: list[threading.Thread] = []
+
+    def join(self, number: int) -> None:
+        """A worker joins."""
+        worker = WorkerId(f"job-w{number}")
+        self.stack._named.add(worker)
+        self.stack.direct(self.message)
+        start = StartTrainer(
+            job=JOB,
+            document=self.document,
+            term=self.message.term,
+            worker=worker,
+            leader=self.addresses[0],
+            secret=SECRET,
+        )
+        thread = threading.Thread(target=self._train, args=(start,), daemon=True)
+        self.threads.append(thread)
+        thread.start()
+
+    def _train(self, start: StartTrainer) -> None:
+        self.codes[start.worker] = trainer_main.run(start, {"ELPS_TASK_PATH": str(TASKS)})
+
+    def leave(self, rng: random.Random) -> None:
+        """One of at least two workers goes, in the middle of whatever it does."""
+        hosted = self.stack.leader.hosting._jobs[JOB]
+        assert hosted.lead is not None
+        links = hosted.lead.trainers.all()
+        if len(links) > 1:
+            link = rng.choice(links)
+            link.leaving = "it is sent away"
+            link.connection.close()
+
+    def want(self, *numbers: int) -> None:
+        """The partitions are to lie on these shards."""
+        self.stack.direct(self.message, shards=[self.addresses[n - 1] for n in numbers])
+
+    def lies_on(self, *numbers: int) -> bool:
+        """Whether they do."""
+        status = self.stack.status()
+        return set(status.holders) == {f"shard-{n}" for n in numbers} and not status.moving
+
+    @property
+    def iteration(self) -> int:
+        """Versions complete so far."""
+        progress = self.stack.status().progress
+        return progress.iteration if progress is not None else 0
+
+    def end(self, within_s: float = 60) -> NDArray[Any]:
+        """The parameters at the end, from its checkpoint."""
+        eventually(lambda: self.stack.status().phase in ("finished", "failed"), within_s, "the end")
+        status = self.stack.status()
+        assert status.phase == "finished", status.reason
+        for thread in self.threads:
+            thread.join(10)
+            assert not thread.is_alive()
+        store = self.stack.store
+        wait = self.stack.leader.bridge.wait
+        manifest = wait(all_manifests(store, JOB), 5, "manifests")[0]
+        parts = [
+            wait(load_partition(store, manifest, p), 5, "a partition")["values"]  # type: ignore[arg-type]
+            for p in range(len(manifest.partitions))
+        ]
+        return np.concatenate(parts)
+
+    def check_rows(self) -> None:
+        """One row for each iteration, in order, with all samples counted."""
+        rows = self.stack.leader.rows
+        eventually(lambda: len(rows) >= self.iteration, what="all rows")
+        assert [row.iteration for row in rows] == list(range(self.iteration))
+
+
+@pytest.fixture
+def elastic_of() -> Iterator[Callable[..., Elastic]]:
+    made: list[Stack] = []
+
+    def make(doc: JobDocument, shards: int = 3, first: int = 1) -> Elastic:
+        made.append(Stack(shards))
+        return Elastic(made[-1], doc, first)
+
+    yield make
+    for stack in made:
+        stack.close()
+
+
+def hosts(elastic: Elastic, *numbers: int) -> HostJob:
+    """Shards that take part later are told of the job when they are to."""
+    for n in numbers:
+        elastic.stack.hosts[n - 1].hosting.host(elastic.message)
+    return elastic.message
+
+
+def test_a_job_goes_to_other_shards_and_back_while_it_trains(
+    elastic_of: Callable[..., Elastic],
+) -> None:
+    doc = document()
+    elastic = elastic_of(doc)
+    elastic.join(1)
+    elastic.join(2)
+    for t, where in ((20, (1, 2)), (60, (2, 3)), (120, (3,)), (180, (1, 2, 3)), (240, (1,))):
+        eventually(lambda t=t: elastic.iteration >= t, 30, f"iteration {t}")  # type: ignore[misc]
+        elastic.want(*where)
+        eventually(lambda where=where: elastic.lies_on(*where), 30, f"the move to {where}")  # type: ignore[misc]
+    got = elastic.end()
+    want = reference.run(doc)
+    assert np.abs(got - want.flat()).max() <= TOLERANCE[doc.dtype]
+    assert elastic.stack.status().progress.redone_iterations == 0  # type: ignore[union-attr]
+    elastic.check_rows()
+    assert len({row.term for row in elastic.stack.leader.rows}) == 1
+
+
+@pytest.mark.timeout(240)
+def test_every_sample_counts_once_a_pass_through_fifty_moves_and_fifty_joins_and_leaves(
+    elastic_of: Callable[..., Elastic],
+) -> None:
+    samples, batch, iterations = 48, 12, 1000
+    doc = document(
+        task="counting:Counting",
+        task_args={"samples": samples},
+        data=None,
+        iterations=iterations,
+        batch=Batch(global_=batch),
+        optimizer=Optimizer(name="sgd", lr=float(batch)),
+        evaluate=Evaluate(),
+        dtype="float32",
+    )
+    elastic, rng = elastic_of(doc), random.Random(11)
+    for n in range(1, 5):
+        elastic.join(n)
+    moves = leaves = 0
+    places = [c for k in (1, 2, 3) for c in itertools.combinations((1, 2, 3), k)]
+    while elastic.iteration < iterations and elastic.stack.status().phase != "failed":
+        elastic.want(*rng.choice(places))
+        moves += 1
+        elastic.leave(rng)
+        elastic.join(5 + leaves)
+        leaves += 1
+        due = elastic.iteration + rng.randint(1, 12)
+        eventually(
+            lambda due=due: elastic.iteration >= min(due, iterations), 60, f"iteration {due}"
+        )  # type: ignore[misc]
+    got = elastic.end()
+    assert (got == iterations * batch // samples).all(), got
+    elastic.check_rows()
+    assert {row.samples for row in elastic.stack.leader.rows} == {batch}
+    moved = [e for e in elastic.stack.leader.events if e.what == "partitions_moved"]
+    assert len(moved) >= 50, (len(moved), moves)
+    assert leaves >= 50
