@@ -277,6 +277,49 @@ def test_commands_carry_their_reason(what: str, capsys: Captured) -> None:
     assert capsys.readouterr().out == "job-1  paused  at iteration 7\n"
 
 
+def test_scale_says_what_is_wanted_and_prints_what_will_happen(capsys: Captured) -> None:
+    script = Script(Reply(ok=True, job=JOB, state=JobState.RUNNING, reason="pinned at 3 workers"))
+    assert main(["scale", "job-1", "--workers", "3", "-r", "more"], reach=script) == 0
+    assert main(["scale", "job-1", "-w", "3", "-s", "2", "--json"], reach=script) == 0
+    assert main(["scale", "job-1", "--auto"], reach=script) == 0
+    bodies = [body for what, body in script.got if what == "scale"]
+    asked = [{k: body.get(k) for k in ("workers", "shards", "auto", "reason")} for body in bodies]
+    assert asked == [
+        {"workers": 3, "shards": None, "auto": False, "reason": "more"},
+        {"workers": 3, "shards": 2, "auto": False, "reason": ""},
+        {"workers": None, "shards": None, "auto": True, "reason": ""},
+    ]
+    assert "job-1  running  pinned at 3 workers\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--auto", "--workers", "2"], ["--workers", "0"], ["--shards", "-1"], ["--workers", "x"]],
+)
+def test_a_scale_that_asks_for_nothing_that_can_be_is_wrong_usage(options: list[str]) -> None:
+    script = Script()
+    assert main(["scale", "job-1", *options], reach=script) == 2
+    assert script.got == []
+
+
+def test_show_tells_the_size_the_pin_and_what_is_moving(capsys: Captured) -> None:
+    wide = {
+        "shards": ["shard-1", "shard-2"], "targets": ["shard-1"], "workers_wanted": 3,
+        "shards_wanted": 1, "workers_pinned": 3, "moving": "moving 4 partitions to shard-1",
+    }  # fmt: skip
+    assert main(["show", "job-1"], reach=Script(answers=[view(**wide)])) == 0
+    told = capsys.readouterr().out
+    assert "1/3 workers (pinned), 1 shard" in told
+    assert "moving 4 partitions to shard-1" in told
+    assert "on the way out: shard-2" in told
+    both = {**wide, "shards_pinned": 2, "shards_wanted": 2}
+    main(["show", "job-1"], reach=Script(answers=[view(**both)]))
+    assert "1/3 workers, 1/2 shards (pinned)" in capsys.readouterr().out
+    resting = view("paused", shards=[], workers=[], workers_pinned=3)
+    main(["show", "job-1"], reach=Script(answers=[resting]))
+    assert "pinned at 3 workers" in capsys.readouterr().out
+
+
 def test_a_refused_command_ends_with_1(capsys: Captured) -> None:
     script = Script(Reply(ok=False, job=JOB, reason="job-1 is finished"))
     assert main(["kill", "job-1"], reach=script) == 1
@@ -303,7 +346,7 @@ def test_watch_ends_with_0_when_the_job_finishes(capsys: Captured) -> None:
     told = capsys.readouterr().out
     assert "running: 2 workers on 1 shard" in told
     assert "running: 3 workers on 1 shard" in told
-    assert "iteration 4/10  loss 0.25  accuracy 0.9  320 samples/s" in told
+    assert "iteration 4/10  loss 0.25  accuracy 0.9  1 worker, 1 shard  320 samples/s" in told
     assert told.splitlines()[-2].endswith("finished: all iterations done")
     assert "iteration 6/10" in told.splitlines()[-1]
 

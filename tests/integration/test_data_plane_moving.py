@@ -20,9 +20,9 @@ from data_plane import eventually
 from hosted import JOB, SECRET, Stack
 from numpy.typing import NDArray
 
-from elps.contracts.ids import WorkerId
+from elps.contracts.ids import PartitionId, WorkerId
 from elps.contracts.job import Batch, Checkpoint, Data, Evaluate, JobDocument, Optimizer, Pool
-from elps.contracts.messages import Address, HostJob, StartTrainer
+from elps.contracts.messages import Address, StartTrainer
 from elps.storage.checkpoints import all_manifests, load_partition
 from elps.worker.trainer import main as trainer_main
 
@@ -85,7 +85,7 @@ class Elastic:
         """One of at least two workers goes, in the middle of whatever it does."""
         hosted = self.stack.leader.hosting._jobs[JOB]
         assert hosted.lead is not None
-        links = hosted.lead.trainers.all()
+        links = [link for link in hosted.lead.trainers.all() if not link.leaving]
         if len(links) > 1:
             link = rng.choice(links)
             link.leaving = "it is sent away"
@@ -106,6 +106,29 @@ class Elastic:
         progress = self.stack.status().progress
         return progress.iteration if progress is not None else 0
 
+    def saved(self) -> dict[str, NDArray[Any]]:
+        """Values and optimizer state of the newest checkpoint, whole."""
+        store, wait = self.stack.store, self.stack.leader.bridge.wait
+        manifest = wait(all_manifests(store, JOB), 5, "manifests")[0]
+        parts = [
+            wait(load_partition(store, manifest, PartitionId(p)), 5, "a partition")
+            for p in range(len(manifest.partitions))
+        ]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def resume(self, term: int, shards: int) -> dict[str, NDArray[Any]]:
+        """Place the job anew on so many shards; returns what they have loaded, before a worker comes."""
+        self.message = self.stack.host(
+            self.document, term=term, workers=0, shards=self.addresses[:shards]
+        )
+        hosts = self.stack.hosts[:shards]
+        members = [h.hosting._jobs[JOB].member for h in hosts]
+        eventually(lambda: min(m.low_version() for m in members) >= 0, what="the values")
+        version = members[0].low_version()
+        blocks = {p: b for m in members for p, b in m._slab.blocks().items()}  # type: ignore[union-attr]
+        copies = [blocks[p].copy(version) for p in sorted(blocks)]
+        return {name: np.concatenate([c[name] for c in copies]) for name in copies[0]}
+
     def end(self, within_s: float = 60) -> NDArray[Any]:
         """The parameters at the end, from its checkpoint."""
         eventually(lambda: self.stack.status().phase in ("finished", "failed"), within_s, "the end")
@@ -114,14 +137,7 @@ class Elastic:
         for thread in self.threads:
             thread.join(10)
             assert not thread.is_alive()
-        store = self.stack.store
-        wait = self.stack.leader.bridge.wait
-        manifest = wait(all_manifests(store, JOB), 5, "manifests")[0]
-        parts = [
-            wait(load_partition(store, manifest, p), 5, "a partition")["values"]  # type: ignore[arg-type]
-            for p in range(len(manifest.partitions))
-        ]
-        return np.concatenate(parts)
+        return self.saved()["values"]
 
     def check_rows(self) -> None:
         """One row for each iteration, in order, with all samples counted."""
@@ -141,13 +157,6 @@ def elastic_of() -> Iterator[Callable[..., Elastic]]:
     yield make
     for stack in made:
         stack.close()
-
-
-def hosts(elastic: Elastic, *numbers: int) -> HostJob:
-    """Shards that take part later are told of the job when they are to."""
-    for n in numbers:
-        elastic.stack.hosts[n - 1].hosting.host(elastic.message)
-    return elastic.message
 
 
 def test_a_job_goes_to_other_shards_and_back_while_it_trains(
@@ -206,3 +215,72 @@ def test_every_sample_counts_once_a_pass_through_fifty_moves_and_fifty_joins_and
     moved = [e for e in elastic.stack.leader.events if e.what == "partitions_moved"]
     assert len(moved) >= 50, (len(moved), moves)
     assert leaves >= 50
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_thirty_resizes_leave_the_trajectory_of_the_plain_loop(
+    elastic_of: Callable[..., Elastic], dtype: str
+) -> None:
+    doc = document(dtype=dtype)
+    elastic, rng = elastic_of(doc), random.Random(dtype)
+    elastic.join(1)
+    elastic.join(2)
+    places = [c for k in (1, 2, 3) for c in itertools.combinations((1, 2, 3), k)]
+    for n, t in enumerate(sorted(rng.sample(range(5, 280), 30))):
+        eventually(lambda t=t: elastic.iteration >= t, 30, f"iteration {t}")  # type: ignore[misc]
+        match rng.choice(("join", "leave", "shards", "shards")):
+            case "join":
+                elastic.join(3 + n)
+            case "leave":
+                elastic.leave(rng)
+            case "shards":
+                elastic.want(*rng.choice(places))
+    got, want = elastic.end(), reference.run(doc)
+    assert np.abs(got - want.flat()).max() <= TOLERANCE[dtype]
+    elastic.check_rows()
+    rows = elastic.stack.leader.rows
+    told = [(row.loss, want.losses[row.iteration]) for row in rows if row.loss is not None]
+    assert len(told) >= len(rows) - 30  # one who goes may take its part of a loss along
+    assert np.allclose(*np.array(told).T, rtol=1e-5)  # no jump anywhere
+
+
+@pytest.mark.timeout(180)
+def test_twenty_workers_join_at_once_and_nineteen_leave_at_once(
+    elastic_of: Callable[..., Elastic],
+) -> None:
+    doc = document(iterations=400, batch=Batch(global_=128))
+    elastic = elastic_of(doc)
+    elastic.join(1)
+    eventually(lambda: elastic.iteration >= 20, 30, "a start")
+    for n in range(2, 21):
+        elastic.join(n)
+    eventually(lambda: len(elastic.stack.status().ready) == 20, 60, "twenty workers")
+    eventually(
+        lambda: len(elastic.stack.leader.rows[-1].workers) == 20, 60, "an iteration of twenty"
+    )
+    rng = random.Random(20)
+    while len(elastic.stack.status().ready) > 1:
+        elastic.leave(rng)
+    got = elastic.end(120)
+    assert np.abs(got - reference.run(doc).flat()).max() <= TOLERANCE[doc.dtype]
+    elastic.check_rows()
+
+
+def test_a_checkpoint_of_three_shards_is_taken_up_by_two_and_by_one_bit_by_bit(
+    elastic_of: Callable[..., Elastic],
+) -> None:
+    doc = document(iterations=80, checkpoint=Checkpoint(every=20, every_s=0.0))
+    elastic = elastic_of(doc, first=3)
+    for n in range(1, 5):
+        elastic.join(n)
+    eventually(lambda: elastic.iteration >= 30, 30, "iteration 30")
+    elastic.stack.direct(elastic.message, "pause")
+    eventually(lambda: elastic.stack.status().phase == "paused", 30, "the pause")
+    saved = elastic.saved()
+    for term, shards in ((2, 2), (3, 1)):
+        again = elastic.resume(term, shards)
+        assert again.keys() == saved.keys()
+        assert all((again[name] == saved[name]).all() for name in saved), "not bit by bit"
+    elastic.join(5)
+    got = elastic.end()
+    assert np.abs(got - reference.run(doc).flat()).max() <= TOLERANCE[doc.dtype]

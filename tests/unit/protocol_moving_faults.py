@@ -34,11 +34,16 @@ class HalfMap(Moving):
         return super().took_map(shard, exchange)
 
 
-class OldMapTaken(Moving):
+class OldMapTaken(Clock):
     """What a shard says under the map before counts as having taken the new one."""
 
-    def took_map(self, shard: ShardId, exchange: int) -> list[Command]:
-        return super().took_map(shard, self.exchanges)
+    def progressed(
+        self, shard: ShardId, version: int, now: float, exchange: int = 0
+    ) -> list[Command]:
+        if exchange != self._moving.exchanges:
+            self._out += self._moving.took_map(shard, self._moving.exchanges)
+            return self._serve(now)
+        return super().progressed(shard, version, now, exchange)
 
 
 class OldMapCounts(Clock):
@@ -142,11 +147,11 @@ def _leader(**how: Any) -> dict[str, Any]:
 
 MOVING_FAULTS = {
     "swap-behind": Fault(
-        "the map is exchanged while a copy is behind", 5_000, _leader(moving=SwapBehind)
+        "the map is exchanged while a copy is behind", 500, _leader(moving=SwapBehind)
     ),
     "any-version": Fault(
         "a copy is taken over at whatever version it is",
-        5_000,
+        500,
         _off("any-version", moving=SwapBehind),
     ),
     "half-map": Fault(
@@ -154,42 +159,60 @@ MOVING_FAULTS = {
     ),
     "old-map-taken": Fault(
         "what is said under the map before counts as having taken the new one",
-        5_000,
-        _leader(moving=OldMapTaken),
+        1_000,
+        _leader(clock=OldMapTaken),
     ),
     "old-map-counts": Fault(
-        "progress under an earlier map counts", 5_000, _leader(clock=OldMapCounts)
+        "progress under an earlier map counts", 2_000, _leader(clock=OldMapCounts)
     ),
     "no-halt": Fault(
-        "the map is exchanged while something is lent beyond", 5_000, _leader(clock=NoHalt)
+        "the map is exchanged while something is lent beyond", 500, _leader(clock=NoHalt)
     ),
     "gate-once": Fault(
-        "a gate is not announced again under a new map", 5_000, _leader(clock=GateOnce)
+        "a gate is not announced again under a new map", 500, _leader(clock=GateOnce)
     ),
     "early-wave": Fault(
-        "copies are asked for before there are values", 5_000, _leader(clock=EarlyWave)
+        "copies are asked for before there are values", 500, _leader(clock=EarlyWave)
     ),
     "checkpoint-across": Fault(
-        "a checkpoint is written across an exchange", 5_000, _leader(clock=CheckpointAcross)
+        "a checkpoint is written across an exchange", 500, _leader(clock=CheckpointAcross)
     ),
-    "old-wave": Fault("what is said of an earlier wave counts", 5_000, _leader(moving=OldWave)),
+    "old-wave": Fault("what is said of an earlier wave counts", 2_000, _leader(moving=OldWave)),
     "want-in-exchange": Fault(
-        "another wish gives up an exchange", 5_000, _leader(moving=WantInExchange)
+        "another wish gives up an exchange", 1_000, _leader(moving=WantInExchange)
     ),
     "no-second-follow": Fault(
-        "copies are not asked for again", 5_000, _leader(moving=NoSecondFollow)
+        "copies are not asked for again", 1_000, _leader(moving=NoSecondFollow)
     ),
-    "no-second-unfollow": Fault("copies are left behind", 5_000, _leader(moving=NoSecondUnfollow)),
+    "no-second-unfollow": Fault("copies are left behind", 1_000, _leader(moving=NoSecondUnfollow)),
     "state-late": Fault(
-        "a sum is lost between a copy and the first that is sent", 5_000, _off("state-late any-sum")
+        "a sum is lost between a copy and the first that is sent", 500, _off("state-late any-sum")
     ),
     "state-early": Fault(
-        "a sum that a copy holds is sent as well", 5_000, _off("state-early any-sum")
+        "a sum that a copy holds is sent as well", 2_000, _off("state-early any-sum")
     ),
-    "no-lineage": Fault("who asks under the map before is not heard", 5_000, _off("no-lineage")),
-    "double-ask": Fault("who has asked asks again under a new map", 5_000, _off("double-ask")),
-    "old-reading": Fault(
-        "what is read of arrays that a new epoch writes counts", 10_000, _off("old-reading")
-    ),
+    "no-lineage": Fault("who asks under the map before is not heard", 500, _off("no-lineage")),
+    "double-ask": Fault("who has asked asks again under a new map", 1_000, _off("double-ask")),
+    "always-on": Fault("who is from before a rollback goes on", 1_000, _off("always-on")),
+    "never-ask": Fault("who has lost a lease to a new map does not ask", 2_000, _off("never-ask")),
 }
 """Found by the world."""
+
+MOVING_SPARE = {
+    "swap-behind-seen": Fault(
+        "a copy that is behind when the map is exchanged is seen, and costs going back to the checkpoint",
+        300,
+        _off("troubles", moving=SwapBehind),
+    ),
+    "no-second-follow-seen": Fault(
+        "copies that are not asked for again are given up, and asked for under a new number",
+        300,
+        _off("stalls", moving=NoSecondFollow),
+    ),
+    "old-reading": Fault(
+        "what is read of arrays that a new epoch writes counts; nobody is lent anything that needs it",
+        300,
+        _off("old-reading"),
+    ),
+}
+"""What another rule makes good, or no schedule has met."""

@@ -113,6 +113,8 @@ class Net:
 def _short(value: object) -> str:
     if type(value).__name__ in ("Trainer", "Part", "Slab"):
         return getattr(value, "name", type(value).__name__.lower())
+    if type(value).__name__ == "Feed":
+        return f"wave {value.key[1]}"  # type: ignore[attr-defined]
     if type(value).__name__ == "Epoch":
         return f"{value.term.number}.{value.n}"  # type: ignore[attr-defined]
     return str(value)

@@ -54,6 +54,8 @@ class Trainer:
             return
         known = self.epoch
         goes_on = known is not None and known.term == epoch.term and since <= known.n
+        off = self.world.off
+        goes_on |= known is not None and "always-on" in off
         if goes_on and self.whole and self.lease is not None and self.world.r.random() < 0.5:
             self.map = epoch, since, owner
             return
@@ -62,7 +64,8 @@ class Trainer:
         self.lease, self.next, self.whole = None, None, False
         if not goes_on:
             self.unacked, self.held = {}, None
-        if not (goes_on and self.asking) or "double-ask" in self.world.off:
+        asks = not self.asking and "never-ask" not in off
+        if not goes_on or asks or "double-ask" in off:
             self.ask()
 
     def ask(self) -> None:

@@ -22,7 +22,7 @@ from elps.contracts.messages import (
 from elps.contracts.state import Progress
 
 SLOTS = 2
-ITERATIONS = 30
+ITERATIONS = 20
 OPEN_EVERY = 3
 """One in so many boundaries lies behind an iteration that is lent already: without a worker it is not reached."""
 

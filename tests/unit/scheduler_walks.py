@@ -178,6 +178,24 @@ class SchedulerMachine(RuleBasedStateMachine):
         if how == "leave":
             member.leaving = True
 
+    @rule(pick=picks, how=st.sampled_from(["crash", "restart", "leave"]))
+    def shard_on_its_way_goes(self, pick: int, how: str) -> None:
+        """One that has just joined a job, or is about to leave it."""
+        found = [
+            shard
+            for _, allocation, _, _ in self.world.core.book.holding()
+            for shard in allocation.shards[1:]
+            if allocation.plan > 0
+        ]
+        if found:
+            shard = self.world.shards[found[pick % len(found)]]
+            if how == "leave":
+                shard.leaving = True
+                return
+            shard.crash()
+            if how == "restart":
+                shard.revive()
+
     @rule(seconds=st.sampled_from([0.1, 1.0, 2.0, 2.0, 6.0]), deaf=st.booleans())
     def time_passes(self, seconds: float, deaf: bool) -> None:
         self.world.time += seconds
@@ -227,6 +245,7 @@ WEIGHTS = {
     "trainer_moves": 8,
     "leader_works": 8,
     "member_fate": 4,
+    "shard_on_its_way_goes": 2,
     "time_passes": 4,
     "scheduler_restarts": 1,
 }
@@ -239,6 +258,7 @@ PICKING = (
     "trainers_end",
     "leader_works",
     "member_fate",
+    "shard_on_its_way_goes",
 )
 
 
@@ -270,6 +290,7 @@ def walk(seed: int, steps: int) -> World:
         "member_fate": lambda: {
             "how": chance.choice([*["revive"] * 5, "crash", "restart", "leave", "leave"])
         },
+        "shard_on_its_way_goes": lambda: {"how": chance.choice(["crash", "restart", "leave"])},
         "time_passes": lambda: {
             "seconds": chance.choice([0.1, 1.0, 2.0, 2.0, 6.0]),
             "deaf": chance.random() < 0.2,

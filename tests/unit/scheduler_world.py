@@ -181,14 +181,16 @@ class World:
     def check_drop(self, member: FakeShard, drop: DropJob) -> None:
         """A shard is not told to drop what its job, which goes on, has there.
 
-        Unless the order is late: the shard was taken back before it took part, and then was given the job again.
+        Unless the order is late: the shard was taken back before it took part, and then was given the job again. Or it
+        was lost, holding nothing by the leader's newest word, and has come back.
         """
         allocation, share = self.store[drop.job].allocation, member.jobs.get(drop.job)
         late = any(isinstance(m, HostJob) and m.job == drop.job for m in member.inbox)
         if allocation is None or allocation.term != drop.term or share is None or late:
             return
         leader = self.share(allocation.shards[0], drop.job, share)
-        if leader is not None and not leader.resting and member.id in allocation.shards:
+        lost = ShardId(member.id) in allocation.lost
+        if leader is not None and not leader.resting and not lost:
             assert leader.owners.get(ShardId(member.id)) is not share, "dropped while it is needed"
 
     def ready(self, job: JobId, hosted: Hosted) -> list[WorkerId]:

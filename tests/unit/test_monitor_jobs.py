@@ -27,7 +27,7 @@ from elps.contracts.messages import (
     TrainerStatus,
     WorkerTiming,
 )
-from elps.contracts.state import Allocation, Change, JobRecord, JobState, Progress
+from elps.contracts.state import Allocation, Change, JobRecord, JobState, Pinned, Progress
 from elps.monitor import queries
 from elps.monitor.core import jobs as jobs_module
 from elps.monitor.core.state import State
@@ -234,6 +234,30 @@ def test_a_new_term_may_go_back_and_says_what_was_redone(state: State) -> None:
     back = Progress(iteration=40, redone_iterations=10)
     state.take_event(change(record(changed_at=12.0, terms=2, progress=back)), 0.0)
     assert (view(state)["iteration"], view(state)["redone_iterations"]) == (40, 10)
+
+
+def test_the_size_that_a_job_shall_have_is_shown_beside_what_it_has(state: State) -> None:
+    wide = Allocation(
+        term=TERM,
+        shards=[ShardId("s1"), ShardId("s2")],
+        workers={WorkerId("j-w1"): AgentId("a1")},
+        size=3,
+        targets=[ShardId("s1")],
+        width=1,
+    )
+    held = record(allocation=wide, pinned=Pinned(workers=3))
+    resized = JobEvent(job=held.id, what="resized", at=11.0, reason="gives up s2", record=held)
+    state.take_event(change(record()), 1.0)
+    assert queries.job(state, "j")["shards_wanted"] == 2
+    state.take_event(resized, 2.0)
+    beat = shard_beat(1)
+    moving = msgspec.structs.replace(beat.jobs[0], moving="moving 2 partitions to s1")
+    state.take_beat(msgspec.structs.replace(beat, jobs=[moving]), 3.0)
+    view = queries.job(state, "j")
+    assert (view["shards"], view["targets"], view["shards_wanted"]) == (["s1", "s2"], ["s1"], 1)
+    assert (view["workers_wanted"], view["workers_pinned"], view["shards_pinned"]) == (3, 3, None)
+    assert view["moving"] == "moving 2 partitions to s1"
+    assert view["state"] == "running"
 
 
 def test_a_former_leaders_workers_and_phase_are_not_shown_under_a_new_term(state: State) -> None:

@@ -13,7 +13,6 @@ from elps.contracts.messages import (
     DropJob,
     HostJob,
     Reply,
-    ScaleCommand,
     StartTrainer,
     StopTrainer,
     SuspendCommand,
@@ -110,7 +109,7 @@ def test_an_id_of_an_unreadable_record_is_not_given_away() -> None:
     assert not desk.submit().ok
 
 
-# --- kill, pause, resume, scale ---------------------------------------------------------------------------------------
+# --- kill, pause, resume ----------------------------------------------------------------------------------------------
 
 
 def test_kill_drops_the_job_and_stops_its_trainers_at_once() -> None:
@@ -297,16 +296,6 @@ def test_a_job_that_ends_before_its_pause_has_ended() -> None:
     desk.ask("pause")
     desk.shard(jobs=[desk.hosts(phase="finished")])
     assert desk.state() is JobState.FINISHED
-
-
-def test_scale_is_refused_and_says_what_there_is() -> None:
-    desk = Desk()
-    desk.start()
-    body = ScaleCommand(job="j", workers=4)
-    reply = desk.answered(UserAsked(desk.request(), "scale", body))
-    assert not reply.ok
-    assert "fixed in this version" in reply.reason
-    assert "1 workers and 1 shards" in reply.reason
 
 
 # --- suspending -------------------------------------------------------------------------------------------------------

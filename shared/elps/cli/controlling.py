@@ -22,7 +22,7 @@ def kill(
     ctx: typer.Context, job: JobArgument, reason: ReasonOption = "", as_json: JsonOption = False
 ) -> None:
     """End a job at once, for good."""
-    _direct(ctx, lambda client: client.kill(job, reason), as_json)
+    direct(ctx, lambda client: client.kill(job, reason), as_json)
 
 
 def pause(
@@ -32,19 +32,21 @@ def pause(
 
     It stops at the end of its present iteration.
     """
-    _direct(ctx, lambda client: client.pause(job, reason), as_json)
+    direct(ctx, lambda client: client.pause(job, reason), as_json)
 
 
 def resume(
     ctx: typer.Context, job: JobArgument, reason: ReasonOption = "", as_json: JsonOption = False
 ) -> None:
     """Let a paused job go on from its checkpoint."""
-    _direct(ctx, lambda client: client.resume(job, reason), as_json)
+    direct(ctx, lambda client: client.resume(job, reason), as_json)
 
 
-def _direct(
+def direct(
     ctx: typer.Context, command: Callable[[Client], Awaitable[Reply]], as_json: bool
 ) -> None:
+    """Send one command to the scheduler and report its answer."""
+
     async def work() -> Reply:
         async with reach(ctx).bus() as bus:
             return await command(Client(bus))

@@ -69,6 +69,11 @@ NOT_FINITE = "not finite"
 """In place of a number. Messages and answers carry null for one that is not finite."""
 
 
+def of(number: int, what: str) -> str:
+    """A number of things: ``1 worker``, ``3 shards``."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def value(x: float | None, missing: str = "–") -> str:
     """A loss or metric, four digits: ``0.1234``, ``1.23e-07``; `missing`, a dash, when there is none."""
     if x is None:

@@ -42,7 +42,7 @@ def jobs(
 ) -> None:
     """List the jobs: state, progress, loss, speed.
 
-    Those that ended are listed for a day.
+    Those that ended are listed for a day. W×S: workers and shards; with a star at a size set by [bold]elps scale[/].
     """
     answer = reach(ctx).monitor().jobs()
     warn_stale(stale_of(answer))
@@ -96,10 +96,7 @@ def _columns(listed: list[JobSummary], now: float) -> dict[str, list[str]]:
             harmless(metrics_text({n: x for n, x in job.metrics.items() if n != "loss"}))
             for job in listed
         ],
-        "W×S": [
-            f"{len(job.workers)}×{len(job.shards)}" if job.workers or job.shards else "–"
-            for job in listed
-        ],
+        "W×S": [_size(job) for job in listed],
         "SAMPLES/S": [
             "–" if job.samples_per_s is None else figures.scaled(job.samples_per_s)
             for job in listed
@@ -108,6 +105,17 @@ def _columns(listed: list[JobSummary], now: float) -> dict[str, list[str]]:
         "AGE": [figures.seconds(age) for age in ages],
         "WHY": [harmless(first_line(job.reason)) for job in listed],
     }
+
+
+def _size(job: JobSummary) -> str:
+    """Workers and shards: ``3×2``; what is missing with what is wanted, ``2/3×2``; a star when a user has pinned it."""
+    if not job.workers and not job.shards:
+        return "–"
+    targets = len(job.targets or job.shards)
+    of_workers = f"/{job.workers_wanted}" if len(job.workers) < job.workers_wanted else ""
+    of_shards = f"/{job.shards_wanted}" if targets < job.shards_wanted else ""
+    pinned = job.workers_pinned is not None or job.shards_pinned is not None
+    return f"{len(job.workers)}{of_workers}×{targets}{of_shards}{'*' if pinned else ''}"
 
 
 def _fitting(columns: dict[str, list[str]], width: int) -> dict[str, list[str]]:

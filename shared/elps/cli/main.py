@@ -18,6 +18,7 @@ from elps.cli import (
     exporting,
     listing,
     logs,
+    scaling,
     schema,
     showing,
     submitting,
@@ -49,6 +50,7 @@ app.command("submit", rich_help_panel=STACK)(submitting.submit)
 app.command("kill", rich_help_panel=STACK)(controlling.kill)
 app.command("pause", rich_help_panel=STACK)(controlling.pause)
 app.command("resume", rich_help_panel=STACK)(controlling.resume)
+app.command("scale", rich_help_panel=STACK)(scaling.scale)
 app.command("export", rich_help_panel=STACK)(exporting.export)
 app.command("jobs", rich_help_panel=LOOK)(listing.jobs)
 app.command("show", rich_help_panel=LOOK)(showing.show)

@@ -55,6 +55,10 @@ class JobProgress:
     metrics: dict[str, float | None] = field(default_factory=dict)
     workers: int = 0
     """Workers with a part in the newest iteration."""
+    shards: int = 0
+    """Shards that the partitions are to lie on."""
+    moving: str = ""
+    """Which partitions were on their way when the job was last asked for."""
     training_s: float = 0.0
     time_limit_s: float | None = None
     _changed_at: float = -1.0
@@ -100,6 +104,7 @@ class JobProgress:
         self.training_s = max(self.training_s, job.training_s)
         if job.metrics:
             self.metrics = dict(job.metrics)
+        self._take_size(job)
         return self._change(job.state, job.reason, job.changed_at or 0.0)
 
     def take_event(self, event: JobEvent) -> list[Note]:
@@ -118,6 +123,8 @@ class JobProgress:
             return self._change(event.state, event.reason, event.at)
         if event.what == "evaluated":
             self.metrics = dict(event.metrics) or self.metrics
+        if event.record is not None:
+            self._take_size(job_of_record(event.record))
         return [Note(event.at, event.what, tell(event), event.what in ("skipped", "worker_lost"))]
 
     def take_row(self, row: IterationRow) -> bool:
@@ -152,11 +159,20 @@ class JobProgress:
         others = {name: x for name, x in self.metrics.items() if name != "loss"}
         if others:
             parts.append(figures.values(others))
+        if self.workers and self.shards and not self.ended:
+            parts.append(
+                f"{figures.of(self.workers, 'worker')}, {figures.of(self.shards, 'shard')}"
+            )
         if self.samples_per_s is not None:
             parts.append(figures.rate(self.samples_per_s))
         if self.left_s is not None and not self.ended:
             parts.append(f"{figures.seconds(self.left_s)} left")
+        if self.moving and not self.ended:
+            parts.append(self.moving)
         return "  ".join(parts)
+
+    def _take_size(self, job: JobSummary) -> None:
+        self.shards, self.moving = len(job.targets or job.shards), job.moving
 
     def _change(self, state: JobState, reason: str, at: float) -> list[Note]:
         if at < self._changed_at or (state, reason) == (self.state, self.reason):

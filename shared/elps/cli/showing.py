@@ -24,6 +24,7 @@ from elps.cli.output import (
     warn_stale,
 )
 from elps.cli.recent import Told, lately
+from elps.cli.scaling import size_text
 from elps.cli.stack import reach
 from elps.client.reading import JobSummary, events_of, job_of, rows_of
 from elps.contracts.job import JobDocument
@@ -111,9 +112,15 @@ def _training(job: JobSummary) -> Iterator[tuple[str, str]]:
 
 
 def _holdings(job: JobSummary) -> Iterator[tuple[str, str]]:
+    if size := size_text(job):
+        yield "size", size
+    if job.moving:
+        yield "moving", plain(job.moving)
     if job.shards:
         leads = " (the first leads)" if len(job.shards) > 1 else ""
-        yield "shards", plain(", ".join(job.shards)) + leads
+        out = [shard for shard in job.shards if job.targets and shard not in job.targets]
+        leaving = f"; on the way out: {', '.join(out)}" if out else ""
+        yield "shards", plain(", ".join(job.shards)) + leads + plain(leaving)
     if job.workers:
         missing = ", ".join(worker for worker in job.workers if worker not in job.ready)
         yield (

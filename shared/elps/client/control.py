@@ -16,7 +16,7 @@ from elps.contracts.codec import decode, encode, loads
 from elps.contracts.errors import ElpsError, InvalidDocument, RetryLater
 from elps.contracts.ids import parse_job_id
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import Answer, JobCommand, Query, Reply
+from elps.contracts.messages import Answer, JobCommand, Query, Reply, ScaleCommand
 from elps.messaging.port import Bus
 
 ANSWER_S = 5.0
@@ -57,6 +57,25 @@ class Client:
     async def resume(self, job: str, reason: str = "") -> Reply:
         """Queue a paused job again; it goes on from its checkpoint."""
         return await self._direct(topology.RESUME, job, reason)
+
+    async def scale(
+        self,
+        job: str,
+        *,
+        workers: int | None = None,
+        shards: int | None = None,
+        auto: bool = False,
+        reason: str = "",
+    ) -> Reply:
+        """Pin a job at a number of workers, of shards, or of both, while it trains; `auto` frees it again.
+
+        What is left out stays as it was. Numbers must lie within the bounds of the job's document. The reply comes at
+        once and says what will happen; the job gets there as members become free and ready.
+        """
+        wish = ScaleCommand(
+            job=parse_job_id(job), workers=workers, shards=shards, auto=auto, reason=reason
+        )
+        return await self._command(topology.SCALE, encode(wish))
 
     async def query(self, query: Query) -> Any:
         """Ask the monitor; return the JSON that it would give over HTTP. Raises `QueryRefused` with its reason."""

@@ -40,6 +40,16 @@ class JobSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Workers that the leader may lend work."""
     shards: list[str] = []
     """The leader first."""
+    targets: list[str] = []
+    """Those of `shards` that the partitions are to lie on; the others are on their way out."""
+    workers_wanted: int = 0
+    """How many it shall have; 0 while it holds nothing."""
+    shards_wanted: int = 0
+    workers_pinned: int | None = None
+    """What `scale` asked for; None while the policy decides."""
+    shards_pinned: int | None = None
+    moving: str = ""
+    """Which partitions are on their way, for people; empty while none is."""
     submitted_at: float | None = None
     changed_at: float | None = None
     started_at: float | None = None
@@ -120,6 +130,7 @@ def events_of(answer: Any) -> list[JobEvent]:
 def job_of_record(record: JobRecord) -> JobSummary:
     """The same from the record in the store, for when there is no monitor."""
     progress, allocation = record.progress, record.allocation
+    targets = (allocation.targets or allocation.shards) if allocation else []
     return JobSummary(
         id=record.id,
         state=record.state,
@@ -128,6 +139,11 @@ def job_of_record(record: JobRecord) -> JobSummary:
         group=record.document.group,
         workers=sorted(allocation.workers) if allocation else [],
         shards=list(allocation.shards) if allocation else [],
+        targets=list(targets),
+        workers_wanted=allocation.size if allocation else 0,
+        shards_wanted=(allocation.width or len(targets)) if allocation else 0,
+        workers_pinned=record.pinned.workers,
+        shards_pinned=record.pinned.shards,
         submitted_at=record.submitted_at,
         changed_at=record.changed_at,
         started_at=record.started_at,

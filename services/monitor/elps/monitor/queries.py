@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 import msgspec
 
@@ -234,6 +234,8 @@ def _job(found: Job, reason_characters: int | None) -> views.JobView:
         "ready": list(led.ready) if led is not None else [],
         "shards": shard_ids,
         "leader": shard_ids[0] if shard_ids else None,
+        **_size(found),
+        "moving": led.moving if led is not None else "",
         "submitted_at": record.submitted_at if record is not None else None,
         "changed_at": record.changed_at if record is not None else None,
         "started_at": record.started_at if record is not None else None,
@@ -247,6 +249,28 @@ def _job(found: Job, reason_characters: int | None) -> views.JobView:
         "loss_curve": [
             (row.iteration, _figure(row.loss)) for row in found.history.rows.curve(CURVE_POINTS)
         ],
+    }
+
+
+class _Size(TypedDict):
+    targets: list[str]
+    workers_wanted: int
+    shards_wanted: int
+    workers_pinned: int | None
+    shards_pinned: int | None
+
+
+def _size(found: Job) -> _Size:
+    """What the job shall have, beside what it has."""
+    record = found.record
+    allocation = record.allocation if record is not None else None
+    targets = (allocation.targets or allocation.shards) if allocation is not None else []
+    return {
+        "targets": [str(shard) for shard in targets],
+        "workers_wanted": allocation.size if allocation is not None else 0,
+        "shards_wanted": (allocation.width or len(targets)) if allocation is not None else 0,
+        "workers_pinned": record.pinned.workers if record is not None else None,
+        "shards_pinned": record.pinned.shards if record is not None else None,
     }
 
 

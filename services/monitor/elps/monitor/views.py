@@ -40,6 +40,16 @@ class JobView(TypedDict):
     shards: list[str]
     """The leader first."""
     leader: str | None
+    targets: list[str]
+    """Those of `shards` that the partitions are to lie on; the others are on their way out."""
+    workers_wanted: int
+    """How many it shall have; 0 while it holds nothing."""
+    shards_wanted: int
+    workers_pinned: int | None
+    """What a user has asked for; null while the policy decides."""
+    shards_pinned: int | None
+    moving: str
+    """Which partitions are on their way, for people; empty while none is."""
     submitted_at: float | None
     changed_at: float | None
     started_at: float | None

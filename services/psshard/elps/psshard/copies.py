@@ -11,7 +11,7 @@ from elps.contracts.job import JobDocument
 from elps.psshard.block import Block
 from elps.psshard.feeding import Feeder
 from elps.psshard.following import Following, WaveKey
-from elps.psshard.reports import Report
+from elps.psshard.reports import Followed, Report, Unfollowed
 from elps.psshard.wave import Wave
 from elps.wire.connection import Connection
 
@@ -39,7 +39,7 @@ class Copies:
     ) -> list[Feeder]:
         """Take part in a wave, in place of the one before; returns what is to be started.
 
-        A repeat changes nothing. `ProtocolError` for a partition that is not here to be copied.
+        A repeat changes nothing; see `standing`. `ProtocolError` for a partition that is not here to be copied.
         """
         if key == self._key:
             return []
@@ -54,9 +54,20 @@ class Copies:
         self.following.expect(key, wave.to_follow(me), iterations)
         return feeders
 
+    def standing(self) -> list[Report]:
+        """How the wave stands here: told again when the leader repeats itself, since its answers may be lost, too."""
+        if self._key is None:
+            return []
+        have, version = self.following.progress(self._key)
+        out: list[Report] = [Followed(*self._key, have, version)] if have else []
+        failures = [f.failure for f in self._feeders]
+        return out + [Unfollowed(*self._key, failure) for failure in failures if failure]
+
     def end(self, key: WaveKey | None = None) -> None:
-        """Let go of everything; only if it is of a certain wave, where one is named."""
-        if key is not None and key != self._key:
+        """Let go of everything; where a wave is named, only if it is of this one or of one before it."""
+        if key is not None and (
+            self._key is None or self._key[0] != key[0] or self._key[1] > key[1]
+        ):
             return
         for feeder in self._feeders:
             feeder.close()

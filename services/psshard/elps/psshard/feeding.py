@@ -43,6 +43,7 @@ class Feeder:
         self._queue: deque[Queued] = deque()
         self._waiting_bytes = 0
         self._closed = False
+        self.failure = ""  #: why it ended, if not because it was told to
         self._connection: Connection | None = None
 
     def start(self) -> None:
@@ -86,6 +87,7 @@ class Feeder:
     def _fail(self, reason: str) -> None:
         with self._changed:
             closed, self._closed = self._closed, True
+            self.failure = "" if closed else reason
         if not closed:
             self._failed(Unfollowed(*self._key, reason))
 

@@ -66,6 +66,7 @@ class Lead:
         self.checkpointing = Checkpointing(host, self.origin)
         self._ended: tuple[Phase, str] | None = None  #: finished, failed or paused, with the reason
         self._pause_wanted = False
+        self._obeys = 0  #: highest number of a plan that says where the partitions are to lie
         self._conversation = Conversation(self)
         self._ticker, self._beat_at = Ticker(self._tick), 0.0
         self._peers = Peers(host, me, orders, Answers(self).reported, self._restored, self.fail)
@@ -311,11 +312,12 @@ class Lead:
             log.info("trainer_unwanted", job=self.job, worker=link.worker, reason=why)
             link.stop(why)
         self.event(lambda clock, now: clock.expect(workers, now))
-        if message.shards:
+        if message.shards and message.plan >= self._obeys:
             self._peers.know(message.shards)
             with self.lock:
                 self.origin.want(message.shards)
             self.event(lambda clock, now: clock.want(self.origin.targets, now))
+            self._obeys = message.plan
         self.event(lambda clock, now: clock.pause(now) if pause else clock.resume(now))
         if pause and not_begun:
             self._end("paused", "paused before it began")
@@ -403,5 +405,6 @@ class Lead:
                 ready=self.trainers.admitted(),
                 dismissed=dict(self.trainers.dismissed),
                 holders=sorted(holders),
+                obeys=self._obeys,
                 moving=clock.moving if clock is not None else "",
             )

@@ -210,7 +210,7 @@ class Member(Shelf, Voice):
     def follow(self, epoch: Epoch, wave: Wave, me: ShardId, connect: Connect) -> None:
         """Make room for copies of partitions owned elsewhere, and send copies of those that are owned here.
 
-        A repeat changes nothing. `ProtocolError` for a partition that is not here.
+        A repeat has it told again how they stand. `ProtocolError` for a partition that is not here.
         """
         wave.check()
         with self._changed:
@@ -222,8 +222,11 @@ class Member(Shelf, Voice):
             feeders = self._copies.begin(
                 (epoch, wave.number), wave, me, here, iterations, connect, self.report
             )
+            standing = self._copies.standing()
         for feeder in feeders:
             feeder.start()
+        for report in standing:
+            self.report(report)
 
     def unfollow(self, epoch: Epoch, wave: int) -> None:
         """The copies of a wave are not wanted any more."""

@@ -91,7 +91,7 @@ def _retire_surplus(
         return agent is not None and not agent.leaving, worker in ready, -order[worker]
 
     surplus = sorted(order, key=dispensable)[: max(0, len(order) - allocation.size)]
-    why = f"{allocation.size} are wanted" if allocation.size != 1 else "1 is wanted"
+    why = _wanted_text(allocation.size)
     for worker in surplus:
         book.retire(record.id, worker, f"of {len(order)} workers {why}", now)
     return [f"gives up {', '.join(sorted(surplus))}: of {len(order)} workers {why}"] * bool(surplus)
@@ -112,7 +112,7 @@ def _aim(book: Book, job: JobId, reign: Reign, now: Moment) -> list[str]:
             key=lambda s: (s != order[0], s not in holders, s not in reign.hosted, order.index(s)),
         )
         said.append(
-            f"gives up {', '.join(by_use[width:])}: of {len(targets)} shards {width} wanted"
+            f"gives up {', '.join(by_use[width:])}: of {len(targets)} shards {_wanted_text(width)}"
         )
         targets = [s for s in targets if s in by_use[:width]]
     back = [
@@ -253,6 +253,10 @@ def _held(book: Book, job: JobId) -> Allocation:
     allocation = book.records[job].allocation
     assert allocation is not None
     return allocation
+
+
+def _wanted_text(number: int) -> str:
+    return f"{number} {'is' if number == 1 else 'are'} wanted"
 
 
 def _is_leaving(book: Book, shard: ShardId) -> bool:

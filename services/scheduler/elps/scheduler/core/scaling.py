@@ -100,16 +100,22 @@ def _outlook(book: Book, record: JobRecord) -> str:
 
 def _grows(more: int, what: str, free: int) -> str:
     if free >= more:
-        return f"{_count(more, what)} more will join as soon as it is ready"
-    return f"of {more} more {what}s {min(free, more)} can join now and the others as slots get free"
+        return f"{_count(more, f'more {what}')} will join as soon as {_they(more)} ready"
+    now = f"{_count(free, f'more {what}')} can join now and " if free else ""
+    return f"{now}{more - free} as soon as slots are free"
 
 
 def _gives_up_workers(fewer: int) -> str:
-    return f"{_count(fewer, 'worker')} will leave after what it computes"
+    return f"{_count(fewer, 'worker')} will leave after what {'it computes' if fewer == 1 else 'they compute'}"
 
 
 def _gives_up_shards(fewer: int) -> str:
-    return f"{_count(fewer, 'shard')} will leave once its partitions have moved"
+    whose = "its" if fewer == 1 else "their"
+    return f"{_count(fewer, 'shard')} will leave once {whose} partitions have moved"
+
+
+def _they(number: int) -> str:
+    return "it is" if number == 1 else "they are"
 
 
 def _count(number: int, what: str) -> str:
