@@ -14,7 +14,7 @@ ARGS    ?=
 XDIST   := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format schema type test unit integration e2e chaos cover bench up down status clean demo
+.PHONY: help setup lint format schema type test unit integration e2e chaos cover bench up down status clean demo elastic
 .SUFFIXES:
 
 help: ## Show this list
@@ -96,3 +96,8 @@ clean: $(STAMP) ## End the stack and remove its data and logs [ALL=1: the unpack
 
 demo: up ## Start the stack and train a few jobs on real data
 	@$(BIN)/python examples/demo.py $(ARGS)
+
+elastic: WORKERS = 4
+elastic: SHARDS = 3
+elastic: up ## Watch a job grow, shrink and change its shards while it trains
+	@$(BIN)/python examples/elastic.py $(ARGS)

@@ -15,7 +15,7 @@ from elps.contracts.messages import (
     DropJob,
     Reply,
 )
-from elps.contracts.state import JobState
+from elps.contracts.state import JobState, Pinned
 from elps.messaging.faults import Faults
 
 
@@ -54,6 +54,24 @@ async def test_a_bad_document_is_answered_with_every_problem_and_dead_lettered(
     assert "did you mean iterations?" in " ".join(reply.problems)
     assert await stack.store.hash_all(topology.JOB_INDEX) == {}
     assert (await stack.submit("fine")).ok
+
+
+async def test_a_running_job_is_scaled_and_a_size_out_of_bounds_is_refused(stack: Stack) -> None:
+    stack.agent.slots = 3
+    await stack.submit("one", workers={"min": 1, "max": 2})
+    await stack.reached("one", JobState.RUNNING)
+    assert (await stack.ask("scale", job="one", workers=1)).ok
+    await stack.until(lambda: any(e.what == "resized" for e in stack.events))
+    record = await stack.record("one")
+    assert (record.pinned, record.state) == (Pinned(workers=1), JobState.RUNNING)
+    assert record.allocation is not None
+    (worker,) = record.allocation.workers
+    await stack.until(lambda: list(stack.agent.trainers) == [worker])
+    refused = await stack.ask("scale", job="one", workers=9)
+    assert (refused.ok, len(refused.problems)) == (False, 1)
+    assert not (await stack.ask("scale", job="one", workers="many")).ok
+    assert not (await stack.ask("scale", job="none", workers=1)).ok
+    assert [e.what for e in stack.events].count("scaled") == 1
 
 
 async def test_a_pickle_is_refused_and_not_run(stack: Stack) -> None:

@@ -245,7 +245,8 @@ class JobEvent(Message, frozen=True, kw_only=True, tag="event"):
 
     The scheduler sends one for each change of state (``what`` is the new state), ``scaled`` when a user has asked for
     another size and ``resized`` when the job gets or gives up workers or shards for it; the leader sends ``evaluated``,
-    ``checkpointed``, ``skipped``, ``worker_joined``, ``worker_lost``, ``released`` (an interval lent again).
+    ``checkpointed``, ``skipped``, ``worker_joined``, ``worker_lost``, ``worker_left`` (it was sent away),
+    ``released`` (an interval lent again), ``partitions_moved``, ``move_given_up``.
     """
 
     job: JobId

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from elps.local.store import PrivateStore
 
 MONITOR_PORT = 8750
 """Where the monitor listens if nobody else does."""
+
+LOOK_S = 2.0
+"""Between two looks at a broker whose clients do not become healthy."""
 
 Say = Callable[[str], None]
 
@@ -102,6 +106,8 @@ class Servers:
         self.broker: PrivateBroker | None = None
         self.store: PrivateStore | None = None
         self._told: set[str] = set()
+        self._look_at = 0.0  #: when the broker's queues are looked at next, monotonic s
+        self._lost: set[str] = set()  #: those that had no process then
 
     def prepare(self) -> None:
         """Find the programs, or fetch them; `SetupError` says what to do when there is no way."""
@@ -171,3 +177,14 @@ class Servers:
             else:
                 waiting.append(f"{name}: does not answer yet")
         return waiting
+
+    def mend(self) -> None:
+        """Put right what a crash of the broker has left; called while the services do not become healthy."""
+        now = time.monotonic()
+        if self.broker is None or "rabbitmq" not in self._told or now < self._look_at:
+            return
+        self._look_at, before = now + LOOK_S, self._lost
+        self._lost = self.broker.lost_queues()
+        for queue in sorted(self._lost & before):
+            self.broker.forget_queue(queue)
+            self.say(f"queue {queue} was lost when the broker was killed: it is made anew")

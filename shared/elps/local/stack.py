@@ -177,6 +177,7 @@ class Stack:
                 missing = health.ask(record.monitor_url, token).missing(pids)
             if not missing:
                 return
+            servers.mend()
             if time.monotonic() > deadline:
                 first = missing[0].partition(":")[0]
                 raise SetupError(

@@ -34,12 +34,13 @@ from elps.contracts.topology import (
     event_key,
     telemetry_key,
 )
+from elps.messaging.memory import MemoryBus
 from elps.messaging.port import Delivery, Queue
 from elps.optim import warm_up
 from elps.psshard.bridge import Bridge
 from elps.psshard.hosting import Hosting
 from elps.psshard.listener import Listener
-from elps.psshard.settings import Settings, drawn_id
+from elps.psshard.settings import Addresses, Settings, addresses, drawn_id, own_address
 from elps.runtime.processes import rss_bytes
 from elps.runtime.service import Context
 from elps.runtime.settings import read
@@ -65,15 +66,17 @@ class ShardService:
         self._seq = 0
         self._leaving = False  #: asked to end; every beat says so
         self._unheard = False  #: the broker took nothing the last time
+        self._data_host = ""  #: where others reach it; known before the first beat
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, and then until the scheduler has had the jobs checkpointed and taken away."""
         sys.setswitchinterval(SWITCH_S)
         loop = asyncio.get_running_loop()
+        listen, self._data_host = await self._addresses()
         bridge = Bridge(self._context.store, loop)
         hosting = Hosting(self.id, bridge)
         listener = Listener(
-            self._settings.host,
+            listen,
             self._settings.data_port,
             hosting.secret_of,
             hosting.check,
@@ -88,7 +91,7 @@ class ShardService:
                 queue, lambda delivery: self._command(delivery, hosting)
             )
             await asyncio.gather(*warming)
-            log.info("shard_ready", shard=self.id, port=listener.port)
+            log.info("shard_ready", shard=self.id, host=self._data_host, port=listener.port)
             async with asyncio.TaskGroup() as tasks:
                 speaking = tasks.create_task(self._speak(bridge, hosting, listener.port))
                 await stop.wait()
@@ -103,6 +106,15 @@ class ShardService:
             listener.close()
             with contextlib.suppress(RetryLater):
                 await self._beat(hosting, listener.port)
+
+    async def _addresses(self) -> Addresses:
+        """In a thread, since a name may have to be resolved."""
+        # A bus in memory has its members in this process, whatever broker the environment names besides.
+        within = isinstance(self._context.bus, MemoryBus)
+        url = "" if within else self._settings.amqp_url.reveal()
+        return await asyncio.to_thread(
+            addresses, self._settings, functools.partial(own_address, url)
+        )
 
     async def _drained(self, hosting: Hosting) -> None:
         """Wait, for a while, until no job would be cut off in the middle of its training."""
@@ -170,7 +182,7 @@ class ShardService:
             seq=self._seq,
             host=socket.gethostname(),
             pid=os.getpid(),
-            data_host=settings.advertise or settings.host,
+            data_host=self._data_host,
             data_port=port,
             slots=settings.shard_slots,
             jobs=hosting.status(),

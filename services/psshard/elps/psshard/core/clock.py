@@ -107,7 +107,8 @@ class Clock(Readable):
             return
         self.plan += 1
         self._rows.lost(worker)
-        self._out.append(do.Remark("worker_lost", cause, worker, self.t))
+        what = "worker_lost" if died else "worker_left"
+        self._out.append(do.Remark(what, cause, worker, self.t))
         lease = self._lending.hands.get(worker)
         if died and lease is not None and lease.version <= self.t and self._complete_everywhere:
             self._deaths.died(worker, lease, cause, now)

@@ -193,7 +193,10 @@ class IterationDone:
 
 @dataclass(frozen=True)
 class Remark:
-    """Something worth an event: ``worker_joined``, ``worker_lost``, ``released``, ``skipped``."""
+    """Something worth an event.
+
+    ``worker_joined``, ``worker_lost``, ``worker_left``, ``released``, ``skipped``, ``partitions_moved``, ``move_given_up``.
+    """
 
     what: str
     reason: str
