@@ -256,6 +256,7 @@ async def test_members_on_other_hosts_join_and_leave_a_job_that_trains(
         assert record.progress.redone_iterations == 0
 
 
+@pytest.mark.long
 async def test_a_job_waits_for_a_host_that_is_cut_off_and_goes_on_when_it_is_back(
     hosts: Network, tmp_path: Path, run_folder: Path, fresh_amqp_url: str, fresh_redis_url: str
 ) -> None:

@@ -195,7 +195,8 @@ class IterationDone:
 class Remark:
     """Something worth an event.
 
-    ``worker_joined``, ``worker_lost``, ``worker_left``, ``released``, ``skipped``, ``partitions_moved``, ``move_given_up``.
+    ``worker_joined``, ``worker_lost``, ``worker_left``, ``released``, ``skipped``, ``partitions_moved``,
+    ``move_given_up``.
     """
 
     what: str
