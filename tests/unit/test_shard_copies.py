@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import queue
+import socket
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from elps.contracts.errors import ProtocolError
 from elps.contracts.ids import ShardId
+from elps.psshard import feeding
+from elps.psshard.block import Block
+from elps.psshard.core.part import Advance
+from elps.psshard.feeding import Feeder
 from elps.psshard.member import Member
 from elps.psshard.reports import Followed, Report, Unfollowed
 from elps.psshard.wave import Wave
+from elps.stream.interval import Interval
 from elps.wire.connection import Connection
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -78,3 +85,29 @@ def test_a_wave_ends_with_its_own_number_and_with_every_later_one() -> None:
     member.unfollow(EPOCH, 3)
     assert not member.following.at(0)
     assert reports == []
+
+
+def test_a_follower_that_does_not_read_costs_its_owner_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    size, few = 65_536, 4
+    monkeypatch.setattr(feeding, "MAX_WAITING_BYTES", few * 4 * size)
+    told: queue.Queue[Report] = queue.Queue()
+    block = Block(document(), size, iterations=1000)
+    block.load(0, 0, {"values": np.zeros(size, np.float32)})
+    feeder = Feeder((EPOCH, 1), {P0: block}, lambda: Connection(ours, "deaf"), told.put)
+    feeder.start()
+    try:
+        for t in range(200):
+            block.add(Interval(t, t + 1), np.ones(size, np.float32))
+            block.write(Advance(P0, t, 1, t + 1))
+            assert sum(s.nbytes for _, s in feeder._queue if s is not None) <= few * 4 * size
+        assert feeder._overrun
+        theirs.close()
+        assert isinstance(told.get(timeout=10), Unfollowed)
+        assert (block.values(200) == -200).all()  # the owner was never held up
+    finally:
+        feeder.close()

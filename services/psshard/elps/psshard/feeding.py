@@ -42,6 +42,7 @@ class Feeder:
         self._changed = threading.Condition()
         self._queue: deque[Queued] = deque()
         self._waiting_bytes = 0
+        self._overrun = False  #: more gathered than may wait; what came since then is lost
         self._closed = False
         self.failure = ""  #: why it ended, if not because it was told to
         self._connection: Connection | None = None
@@ -102,21 +103,26 @@ class Feeder:
     def _tell(self, advance: Advance, total: Array) -> None:
         """A block has collected an iteration; called under its lock."""
         copy = total.copy() if advance.count else None
+        size = copy.nbytes if copy is not None else 0
         with self._changed:
-            if self._closed:
+            if self._closed or self._overrun:
                 return
-            self._queue.append((advance, copy))
-            self._waiting_bytes += copy.nbytes if copy is not None else 0
+            self._overrun = self._waiting_bytes + size > MAX_WAITING_BYTES
+            if self._overrun:  # the sender may be waiting for a follower that does not read
+                self._queue.clear()
+            else:
+                self._queue.append((advance, copy))
+                self._waiting_bytes += size
             self._changed.notify_all()
 
     def _send_sums(self, connection: Connection, *, wait: bool) -> bool:
         """Send what is queued; False once closed."""
         with self._changed:
             if wait:
-                self._changed.wait_for(lambda: self._queue or self._closed, IDLE_S)
+                self._changed.wait_for(lambda: self._queue or self._closed or self._overrun, IDLE_S)
             if self._closed:
                 return False
-            if self._waiting_bytes > MAX_WAITING_BYTES:
+            if self._overrun:
                 raise ProtocolError("the follower takes the sums more slowly than they come")
             queued = list(self._queue)
             self._queue.clear()

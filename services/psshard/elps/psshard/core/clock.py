@@ -293,6 +293,7 @@ class Clock(Readable):
             self.held.clear()
             self.held.update(dict.fromkeys(sorted(set(self._moving.placed.values())), self.t))
             self.gate = min(self.gate, self.t - 1)  # those of the new map have not heard of t's
+            self.plan += 1
         self._out += out
 
     # --- goals --------------------------------------------------------------------------------------------------------
