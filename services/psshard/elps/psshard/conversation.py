@@ -56,10 +56,9 @@ class Leader(Protocol):
 
 
 class Conversation:
-    """A trainer connects, opens task and data, says it is ready; it is told the map, and admitted once the
-    values are there.
+    """A trainer connects, opens task and data, says it is ready; it is told the map, connects to the shards, and asks.
 
-    From then on it asks for leases. The first ready trainer of a job without a checkpoint brings version 0.
+    It is admitted once it asks and the values are there. The first ready trainer of a job without a checkpoint brings version 0.
     """
 
     def __init__(self, lead: Leader) -> None:
@@ -135,6 +134,8 @@ class Conversation:
             return out + (clock.asked(worker, now) if link.admitted else [])
 
         self._lead.event(ask, epoch)
+        if not link.admitted:
+            self._admit(link, epoch)
 
     def _ready(self, link: TrainerLink, identity: Identity) -> None:
         lead = self._lead
@@ -226,14 +227,15 @@ class Conversation:
             self._admit(link, epoch)
 
     def _admit(self, link: TrainerLink, epoch: Epoch) -> None:
+        """Let the clock know a trainer that asks, and so has its data and connections; if there are values."""
         worker = link.worker
 
         def admit(clock: Clock, now: float) -> list[Command]:
-            if link.admitted or self._lead.trainers.get(worker) is not link:
+            known = self._lead.trainers.get(worker) is link
+            if link.admitted or not known or not link.asking or not has_values(clock):
                 return []
             link.admitted = True
-            out = clock.worker_ready(worker, now)
-            return out + (clock.asked(worker, now) if link.asking else [])
+            return clock.worker_ready(worker, now) + clock.asked(worker, now)
 
         self._lead.event(admit, epoch)
 
