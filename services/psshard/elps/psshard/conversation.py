@@ -58,7 +58,8 @@ class Leader(Protocol):
 class Conversation:
     """A trainer connects, opens task and data, says it is ready; it is told the map, connects to the shards, and asks.
 
-    It is admitted once it asks and the values are there. The first ready trainer of a job without a checkpoint brings version 0.
+    It is admitted once it asks and the values are there. The first ready trainer of a job without a checkpoint brings
+    version 0.
     """
 
     def __init__(self, lead: Leader) -> None:
