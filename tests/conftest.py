@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import hypothesis
 import msgspec
 import pytest
 
@@ -24,6 +25,10 @@ from elps.local.binaries import find_broker, find_store
 from elps.local.broker import BrokerPorts, PrivateBroker, start_broker
 from elps.local.processes import Handle
 from elps.local.store import PrivateStore, start_store
+
+# How long an example takes says nothing on a machine that does other things as well.
+hypothesis.settings.register_profile("elps", deadline=None)
+hypothesis.settings.load_profile("elps")
 
 HOME = Path(__file__).parent.parent / ".elps"
 RUN_VARIABLE = "ELPS_TEST_RUN"

@@ -17,7 +17,7 @@ import orjson
 import pytest
 
 from elps.contracts.epoch import Epoch, Term
-from elps.contracts.ids import JobId, PartitionId, WorkerId
+from elps.contracts.ids import JobId, PartitionId, ShardId, WorkerId
 from elps.psshard.assignment import Assignment
 from elps.psshard.core import commands as do
 from elps.psshard.link_frames import (
@@ -27,7 +27,17 @@ from elps.psshard.link_frames import (
     report_of_frame,
 )
 from elps.psshard.orders import Order
-from elps.psshard.reports import Frozen, Missed, Progressed, Report, Trouble, Written
+from elps.psshard.reports import (
+    Followed,
+    Frozen,
+    Missed,
+    Progressed,
+    Report,
+    Trouble,
+    Unfollowed,
+    Written,
+)
+from elps.psshard.wave import Wave
 from elps.stream.interval import Interval
 from elps.wire import handshake
 from elps.wire.connection import Connection
@@ -58,12 +68,29 @@ ORDERS: dict[str, Order] = {
         checkpoint="3.1-40",
         skips=[(128, 160)],
     ),
+    "ASSIGN.2": Assignment(
+        partitions=[(2, 2048, 3000)],
+        samples=1437,
+        batch=64,
+        granule=1,
+        iterations=200,
+        start=64,
+        checkpoint="3.1-40",
+        carried=True,
+        skips=[],
+    ),
     "GATE": do.AnnounceGate(64),
     "FREEZE": do.Freeze(LEASE, 5),
     "THAW": do.Thaw(LEASE),
     "GRANT": do.Grant(LEASE, "digits-w1: the gradient of 'w' (3 of 640 elements) is NaN"),
     "CALL_BACK": do.CallBack(WORKER, 17),
     "CHECKPOINT": do.WriteCheckpoint(64),
+    "FOLLOW": Wave(
+        number=4,
+        copies=[(2, 2048, 3000, ShardId("shard-1"), ShardId("shard-2"))],
+        addresses={ShardId("shard-2"): ("::1", 4712)},
+    ),
+    "UNFOLLOW": do.Unfollow(4),
 }
 REPORTS: dict[str, Report] = {
     "PROGRESS": Progressed(EPOCH, 64),
@@ -73,6 +100,10 @@ REPORTS: dict[str, Report] = {
     "WRITTEN.2": Missed(EPOCH, 64),
     "TROUBLE": Trouble(EPOCH, "partition 2: the chunk is not what was written", damaged=True),
     "TROUBLE.2": Trouble(EPOCH, "a partition is named twice"),
+    "TROUBLE.3": Trouble(EPOCH, "partition 2 is not here at version 64", lost=True),
+    "FOLLOWED": Followed(EPOCH, 4, 2, 64),
+    "FOLLOWED.2": Followed(EPOCH, 4, 1, -1),
+    "UNFOLLOWED": Unfollowed(EPOCH, 4, "shard-2 could not be reached"),
 }
 IDENTITY = {
     "samples": 1437,
@@ -145,6 +176,22 @@ FRAMES: dict[str, Frame] = {
     "PART": (header(Kind.PART, partition=2, iteration=64, ticket=17), None, PART),
     "END": (header(Kind.END, status=Status.GONE, iteration=64, ticket=17), None, b""),
     "BEAT": (Header(Kind.BEAT), None, b""),
+    "MAP.2": (header(Kind.MAP), {**MAP, "since": 1}, b""),
+    "STATE": (
+        header(Kind.STATE, partition=2, iteration=64, ticket=4),
+        {"name": "values", "steps": 63},
+        PART,
+    ),
+    "SUM": (
+        header(Kind.SUM, partition=2, iteration=64, ticket=4),
+        {"count": 64, "step": 64},
+        PART,
+    ),
+    "SUM.2": (
+        header(Kind.SUM, partition=2, iteration=65, ticket=4),
+        {"count": 0, "step": 64},
+        b"",
+    ),
     **{name: (*frame_of_order(EPOCH, order), b"") for name, order in ORDERS.items()},
     **{name: (*frame_of_report(report), b"") for name, report in REPORTS.items()},
 }

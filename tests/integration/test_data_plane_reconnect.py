@@ -227,6 +227,7 @@ def test_a_trainer_that_stops_reading_costs_the_shard_one_connection_and_nobody_
             connection = dial("127.0.0.1", shard.listener.port, hello, SECRET, peer="shard-1")
             connection.send(Header(Kind.PULL, EPOCH, iteration=0, ticket=1))
             stuck.append(connection)
+        eventually(lambda: all(c.pending() for c in stuck), what="the first parts")
         good = shards_of(doc, [(shard.listener.port, slices)], "job-w9")
         got = np.empty(16 * 262_144, np.float32)
         for t in range(5):

@@ -20,7 +20,9 @@ class NotHere(ProtocolError):
     """Values that a shard was to hold already are not there."""
 
 
-class Assignment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Assignment(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """Which partitions a shard holds, where they start from, and what of the stream is skipped."""
 
     partitions: list[tuple[Number, Number, Number]]
