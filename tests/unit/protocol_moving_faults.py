@@ -155,7 +155,10 @@ MOVING_FAULTS = {
         _off("any-version", moving=SwapBehind),
     ),
     "half-map": Fault(
-        "work goes on before all have the new map", 5_000, _off("half-map", moving=HalfMap)
+        "work goes on before all have the new map",
+        5_000,
+        _off("half-map", moving=HalfMap),
+        first=1300,
     ),
     "old-map-taken": Fault(
         "what is said under the map before counts as having taken the new one",
@@ -163,7 +166,7 @@ MOVING_FAULTS = {
         _leader(clock=OldMapTaken),
     ),
     "old-map-counts": Fault(
-        "progress under an earlier map counts", 2_000, _leader(clock=OldMapCounts)
+        "progress under an earlier map counts", 2_000, _leader(clock=OldMapCounts), first=550
     ),
     "no-halt": Fault(
         "the map is exchanged while something is lent beyond", 500, _leader(clock=NoHalt)
@@ -177,7 +180,9 @@ MOVING_FAULTS = {
     "checkpoint-across": Fault(
         "a checkpoint is written across an exchange", 500, _leader(clock=CheckpointAcross)
     ),
-    "old-wave": Fault("what is said of an earlier wave counts", 2_000, _leader(moving=OldWave)),
+    "old-wave": Fault(
+        "what is said of an earlier wave counts", 2_000, _leader(moving=OldWave), first=380
+    ),
     "want-in-exchange": Fault(
         "another wish gives up an exchange", 1_000, _leader(moving=WantInExchange)
     ),
@@ -189,12 +194,14 @@ MOVING_FAULTS = {
         "a sum is lost between a copy and the first that is sent", 500, _off("state-late any-sum")
     ),
     "state-early": Fault(
-        "a sum that a copy holds is sent as well", 2_000, _off("state-early any-sum")
+        "a sum that a copy holds is sent as well", 2_000, _off("state-early any-sum"), first=220
     ),
     "no-lineage": Fault("who asks under the map before is not heard", 500, _off("no-lineage")),
     "double-ask": Fault("who has asked asks again under a new map", 1_000, _off("double-ask")),
     "always-on": Fault("who is from before a rollback goes on", 1_000, _off("always-on")),
-    "never-ask": Fault("who has lost a lease to a new map does not ask", 2_000, _off("never-ask")),
+    "never-ask": Fault(
+        "who has lost a lease to a new map does not ask", 2_000, _off("never-ask"), first=400
+    ),
 }
 """Found by the world."""
 
