@@ -31,7 +31,7 @@ def has(name: str, workers: int, shards: int) -> bool:
     found = job(name)
     if found["state"] in ("finished", "failed", "killed"):
         sys.exit(f"elastic: {name} has {found['state']} too early: {found['reason']}")
-    size = len(found["ready"]), len(found["shards"])
+    size = len(found["ready"]), len(found["holders"])
     return size == (workers, shards) and found["state"] == "running" and not found["moving"]
 
 
@@ -42,7 +42,7 @@ def show(name: str) -> None:
     rate = found["samples_per_s"] or 0
     print(
         f"  iteration {found['iteration']} of {found['iterations']}: trained by {len(found['ready'])},"
-        f" parameters on {', '.join(found['shards'])}; {rate:.0f} samples/s, loss {loss}",
+        f" parameters on {', '.join(found['holders'])}; {rate:.0f} samples/s, loss {loss}",
         flush=True,
     )
 

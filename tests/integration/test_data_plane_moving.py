@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from numpy.typing import NDArray
 
 from elps.contracts.ids import PartitionId, WorkerId
 from elps.contracts.job import Batch, Checkpoint, Data, Evaluate, JobDocument, Optimizer, Pool
-from elps.contracts.messages import Address, StartTrainer
+from elps.contracts.messages import Address, DropJob, StartTrainer
 from elps.storage.checkpoints import all_manifests, load_partition
 from elps.worker.trainer import main as trainer_main
 
@@ -284,3 +286,49 @@ def test_a_checkpoint_of_three_shards_is_taken_up_by_two_and_by_one_bit_by_bit(
     elastic.join(5)
     got = elastic.end()
     assert np.abs(got - reference.run(doc).flat()).max() <= TOLERANCE[doc.dtype]
+
+
+def test_a_job_opened_from_a_checkpoint_moves_although_that_checkpoint_is_gone(
+    elastic_of: Callable[..., Elastic],
+) -> None:
+    doc = document(iterations=300, checkpoint=Checkpoint(every=20, every_s=0.0))
+    elastic = elastic_of(doc)
+    elastic.join(1)
+    eventually(lambda: elastic.iteration >= 30, 30, "iteration 30")
+    elastic.stack.direct(elastic.message, "pause")
+    eventually(lambda: elastic.stack.status().phase == "paused", 30, "the pause")
+    opened_at = elastic.iteration
+    elastic.resume(term=2, shards=1)
+    elastic.join(2)
+    eventually(lambda: elastic.iteration >= opened_at + 90, 30, "newer checkpoints")
+    loads: list[str] = []
+    for host in elastic.stack.hosts:
+        orders = host.hosting._jobs[JOB].orders if JOB in host.hosting._jobs else None
+        if orders is not None:
+            orders._load = lambda *_: loads.append("loaded")  # type: ignore[assignment, method-assign]
+    for where in ((2,), (1, 3), (1,)):
+        elastic.want(*where)
+        eventually(lambda where=where: elastic.lies_on(*where), 30, f"the move to {where}")  # type: ignore[misc]
+    got = elastic.end()
+    assert np.abs(got - reference.run(doc).flat()).max() <= TOLERANCE[doc.dtype]
+    assert not loads
+    assert elastic.stack.status().progress.redone_iterations == 0  # type: ignore[union-attr]
+
+
+def test_the_arrays_of_a_job_that_is_dropped_go_at_once(
+    elastic_of: Callable[..., Elastic],
+) -> None:
+    elastic = elastic_of(document(iterations=20))
+    elastic.join(1)
+    elastic.end()
+    hosting = elastic.stack.leader.hosting
+    slab = hosting._jobs[JOB].member._slab
+    assert slab is not None
+    blocks = [weakref.ref(block) for block in slab.blocks().values()]
+    del slab
+    gc.disable()
+    try:
+        hosting.drop(DropJob(job=JOB, term=elastic.message.term))
+        eventually(lambda: not any(block() for block in blocks), what="the end of all blocks")
+    finally:
+        gc.enable()

@@ -90,7 +90,7 @@ class HostedJob(msgspec.Struct, frozen=True, kw_only=True):
     dismissed: dict[WorkerId, str] = {}
     """Trainers the leader gave up on (hung, refused), with the reason: their agents shall end them."""
     holders: list[ShardId] = []
-    """Shards that hold partitions, or copies of some; the job's others may be taken from it."""
+    """Shards that hold partitions; the job goes on without its others, and they may be taken from it."""
     moving: str = ""
     """What is on its way between them, for people; empty while everything lies where it is wanted."""
     obeys: int | None = None

@@ -23,6 +23,7 @@ MAX_WAITING_BYTES = 128 << 20
 TOLD_WAIT_S = 10.0
 """How long an owner that is ahead of the leader's word waits for it at the follower."""
 IDLE_S = 0.5
+TOO_SLOW = "the follower takes the sums more slowly than they come"
 
 log = structlog.get_logger()
 Queued = tuple[Advance, Array | None]
@@ -88,6 +89,7 @@ class Feeder:
     def _fail(self, reason: str) -> None:
         with self._changed:
             closed, self._closed = self._closed, True
+            reason = TOO_SLOW if self._overrun else reason
             self.failure = "" if closed else reason
         if not closed:
             self._failed(Unfollowed(*self._key, reason))
@@ -102,18 +104,20 @@ class Feeder:
 
     def _tell(self, advance: Advance, total: Array) -> None:
         """A block has collected an iteration; called under its lock."""
-        copy = total.copy() if advance.count else None
-        size = copy.nbytes if copy is not None else 0
+        size = total.nbytes if advance.count else 0
         with self._changed:
             if self._closed or self._overrun:
                 return
             self._overrun = self._waiting_bytes + size > MAX_WAITING_BYTES
-            if self._overrun:  # the sender may be waiting for a follower that does not read
+            if self._overrun:
                 self._queue.clear()
             else:
-                self._queue.append((advance, copy))
+                self._queue.append((advance, total.copy() if advance.count else None))
                 self._waiting_bytes += size
             self._changed.notify_all()
+            connection = self._connection if self._overrun else None
+        if connection is not None:
+            connection.close()  # its sender may be waiting for a follower that does not read
 
     def _send_sums(self, connection: Connection, *, wait: bool) -> bool:
         """Send what is queued; False once closed."""
@@ -123,7 +127,7 @@ class Feeder:
             if self._closed:
                 return False
             if self._overrun:
-                raise ProtocolError("the follower takes the sums more slowly than they come")
+                raise ProtocolError(TOO_SLOW)
             queued = list(self._queue)
             self._queue.clear()
             self._waiting_bytes = 0

@@ -66,6 +66,7 @@ class Lead:
         self.checkpointing = Checkpointing(host, self.origin)
         self._ended: tuple[Phase, str] | None = None  #: finished, failed or paused, with the reason
         self._pause_wanted = False
+        self._reopening: Epoch | None = None  #: the one that is being left for a checkpoint
         self._obeys = 0  #: highest number of a plan that says where the partitions are to lie
         self._conversation = Conversation(self)
         self._ticker, self._beat_at = Ticker(self._tick), 0.0
@@ -136,11 +137,18 @@ class Lead:
             self.event(lambda clock, now: clock.pause(now))
 
     def reopen(self, reason: str, *, must_restore: bool) -> None:
-        """Go back to the newest checkpoint that can be loaded."""
+        """Go back to the newest checkpoint that can be loaded; once for all that is wrong under an epoch."""
+        with self.lock:
+            wrong = self.epoch
+            if self._reopening == wrong:
+                return
+            self._reopening = wrong
 
         def run() -> None:
             manifests = self.keeper.manifests()
             with self.lock:
+                if self.epoch != wrong:
+                    return
                 manifest = self.origin.usable(manifests)
             if manifest is None and must_restore:
                 self.fail(f"{reason}; no older checkpoint is left to go back to")
@@ -222,9 +230,10 @@ class Lead:
 
     def _execute(self, what: tuple[Epoch, Command]) -> None:
         since, command = what
-        if not self._counts(since):
-            return
-        epoch = self.epoch
+        with self.lock:
+            if not self._counts(since):
+                return
+            epoch = self.epoch
         match command:
             case do.Lend():
                 self._conversation.lend(epoch, command)
@@ -244,7 +253,7 @@ class Lead:
             case do.Follow():
                 self._peers.tell_all(epoch, self.origin.wave(command))
             case do.Exchange(_, placed, version):
-                self._exchange(placed, version)
+                self._exchange(epoch, placed, version)
             case do.Exchanged():
                 self._conversation.tell_map()
             case _:
@@ -259,12 +268,12 @@ class Lead:
             case do.Remark(happened, reason, about, iteration):
                 self.reporter.event(happened, reason, worker=about, iteration=iteration)
 
-    def _exchange(self, placed: dict[PartitionId, ShardId], version: int) -> None:
+    def _exchange(self, since: Epoch, placed: dict[PartitionId, ShardId], version: int) -> None:
         """Give every shard the new map under the next epoch."""
         with self.lock:
-            if self.clock is None:
+            if self.clock is None or since != self.epoch:
                 return
-            epoch = self.epoch = Epoch(self.host.term, self.epoch.n + 1)
+            epoch = self.epoch = Epoch(self.host.term, since.n + 1)
             self.origin.carry(placed, version)
             rules, skips = self.clock.rules, list(self.clock.skips)
             told = {s: self.origin.assignment(s, rules.iterations, skips) for s in self._peers}

@@ -84,7 +84,7 @@ class Member(Shelf, Voice):
             self._advance_all(epoch)
             if low >= 0:
                 self.report(Progressed(epoch, low))
-        return new
+        return new and not assignment.carried
 
     def _blocks_for(self, assignment: Assignment) -> dict[PartitionId, Block]:
         """New blocks, or those that are here; `ProtocolError` when one of these is not at the version."""
@@ -243,6 +243,8 @@ class Member(Shelf, Voice):
         with self._changed:
             self._copies.end()
             self._closed = True
+            # The arrays go now; whoever is at work on them holds them until it is through.
+            self._part, self._slab, self._aside = None, None, None
             self._changed.notify_all()
 
     # --- gradients ----------------------------------------------------------------------------------------------------

@@ -31,9 +31,10 @@ from elps.storage.checkpoints import (
     write_partition,
 )
 from elps.wire.connection import Connection
-from elps.wire.handshake import Hello, dial
+from elps.wire.handshake import Hello, Refused, dial
 
 STORE_WAIT_S = 10.0
+FEED_WAIT_S, FEED_RETRY_S = 5.0, 0.05
 RETRY_S = 1.0
 """Between two tries of the store while it is down; training goes on meanwhile."""
 
@@ -120,7 +121,15 @@ class Orders:
     def _follow(self, epoch: Epoch, wave: Wave) -> None:
         def connect(target: ShardId) -> Connection:
             host, port = wave.addresses[target]
-            return dial(host, port, self._hello, self._secret, peer=target)
+            until = time.monotonic() + FEED_WAIT_S
+            while True:
+                try:
+                    return dial(host, port, self._hello, self._secret, peer=target)
+                except (RetryLater, Refused) as error:  # it may not have been told of the job yet
+                    over = isinstance(error, Refused) and error.code != "later"
+                    if over or self.member.closed or time.monotonic() > until:
+                        raise
+                    time.sleep(FEED_RETRY_S)
 
         try:
             self.member.follow(epoch, wave, self._me, connect)

@@ -142,7 +142,7 @@ class Origin:
     ) -> Assignment:
         """What a shard is told; `skips` are those of the epoch in force, all that are kept when None."""
         assert self.identity is not None
-        document = self._host.document
+        document, carried = self._host.document, self._carried is not None
         return Assignment(
             partitions=self._on(shard),
             samples=self.identity.samples,
@@ -150,8 +150,8 @@ class Origin:
             granule=document.batch.granule,
             iterations=iterations,
             start=self.start,
-            checkpoint=self.manifest.name if self.manifest is not None else None,
-            carried=self._carried is not None,
+            checkpoint=None if carried or self.manifest is None else self.manifest.name,
+            carried=carried,
             skips=[(i.lo, i.hi) for i in (self.skips if skips is None else skips)],
         )
 

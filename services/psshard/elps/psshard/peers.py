@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from elps.contracts.epoch import Epoch
@@ -33,7 +34,8 @@ class Peers:
         self._told = reported, restored, failed
         self._own = orders
         self._remote: dict[ShardId, RemotePeer] = {}  #: replaced, never changed
-        self._started = False
+        self._started = self._closed = False
+        self._lock = threading.Lock()  #: of who is known
         orders.member.report_always_to(lambda report: reported(me, report))
         self.know(host.shards)
 
@@ -42,29 +44,32 @@ class Peers:
 
     def know(self, addresses: Iterable[Address]) -> None:
         """Dial shards that were not known yet."""
-        new = {
-            a.shard: RemotePeer(a, self._hello, self._secret, *self._told)
-            for a in addresses
-            if a.shard != self._me and a.shard not in self._remote
-        }
-        self._remote = {**self._remote, **new}
-        if self._started:
-            for peer in new.values():
-                peer.start()
+        with self._lock:
+            new = {
+                a.shard: RemotePeer(a, self._hello, self._secret, *self._told)
+                for a in addresses
+                if a.shard != self._me and a.shard not in self._remote and not self._closed
+            }
+            self._remote = {**self._remote, **new}
+            if self._started:
+                for peer in new.values():
+                    peer.start()
 
     def keep(self, shards: Collection[ShardId]) -> None:
         """Hang up on all others."""
-        gone = [peer for shard, peer in self._remote.items() if shard not in shards]
-        if gone:
-            self._remote = {s: p for s, p in self._remote.items() if s in shards}
+        with self._lock:
+            gone = [peer for shard, peer in self._remote.items() if shard not in shards]
+            if gone:
+                self._remote = {s: p for s, p in self._remote.items() if s in shards}
         for peer in gone:
             peer.close()
 
     def start(self) -> None:
         """Begin to dial."""
-        self._started = True
-        for peer in self._remote.values():
-            peer.start()
+        with self._lock:
+            self._started = True
+            for peer in self._remote.values():
+                peer.start()
 
     def tell(self, shard: ShardId, epoch: Epoch, order: Order) -> None:
         """Say it to one shard."""
@@ -93,6 +98,8 @@ class Peers:
 
     def close(self) -> None:
         """The job ends here."""
+        with self._lock:
+            self._closed = True
         for peer in self._remote.values():
             peer.close()
         self._own.close()

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from elps.contracts.epoch import Epoch
+from elps.contracts.epoch import NO_EPOCH, Epoch
 from elps.contracts.errors import ProtocolError
 from elps.contracts.ids import PartitionId, WorkerId
 from elps.psshard.core.part import Verdict
@@ -53,7 +53,8 @@ class PushConnection:
         self._dtype = np.dtype(member.document.dtype)
         self._staged: dict[PartitionId, Array] = {}  #: parts of `_lease` that do not count yet
         self._lease: Lease | None = None  #: the one being staged
-        self._spare: dict[PartitionId, Array] = {}  #: their buffers, kept
+        self._spare: dict[PartitionId, Array] = {}  #: their buffers, kept for an epoch
+        self._spare_of = NO_EPOCH
         self._worst = Status.OK  #: of the frames since the last ACK
 
     def serve(self) -> None:
@@ -113,6 +114,8 @@ class PushConnection:
             if self._lease != _lease(header):
                 self._forget_staged()
                 self._lease = _lease(header)
+            if self._spare_of != header.epoch:  # partitions may have moved away since
+                self._spare, self._spare_of = {}, header.epoch
             held = self._spare.pop(partition, None)
             if held is None or held.size != values.size:
                 held = np.empty_like(values)

@@ -177,11 +177,9 @@ class Moving:
 
     @property
     def holders(self) -> set[ShardId]:
-        """Shards that hold partitions or copies of some, or are to say that they have let them go."""
-        wave = self._wave
-        if wave is None:
-            return set(self.placed.values())
-        return {*self.placed.values(), *wave.at, *wave.awaited}
+        """Shards that hold partitions, or are to say that they have let them go. One with copies only is expendable."""
+        awaited = self._wave.awaited if self._wave is not None else set()
+        return {*self.placed.values(), *awaited}
 
     @property
     def done(self) -> bool:

@@ -52,7 +52,7 @@ class Readable:
 
     @property
     def holders(self) -> set[ShardId]:
-        """Shards that hold partitions, or copies of some."""
+        """Shards that hold partitions; see `Moving.holders`."""
         return self._moving.holders
 
     @property

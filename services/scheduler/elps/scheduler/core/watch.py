@@ -88,9 +88,9 @@ def shard_lost(book: Book, shard: ShardId, why: str, now: Moment) -> None:
     """All jobs with parts on a shard are to be placed anew."""
     for record, allocation, _, reign in book.holding():
         if shard in allocation.shards:
-            if not resizing.expendable(allocation, reign, shard):
-                why = f"{why}; the job goes on from its newest checkpoint elsewhere"
-            resizing.shard_gone(book, record.id, shard, why, now)
+            expendable = resizing.expendable(allocation, reign, shard)
+            then = "" if expendable else "; the job goes on from its newest checkpoint elsewhere"
+            resizing.shard_gone(book, record.id, shard, why + then, now)
 
 
 # --- agents -----------------------------------------------------------------------------------------------------------

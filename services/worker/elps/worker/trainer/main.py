@@ -207,9 +207,9 @@ class Trainer:
         return True
 
     def _take_map(self, header: Header, meta: dict[str, Any]) -> None:
-        if header.epoch == self._epoch:
-            return  # known: to ask again would put a second lease into its hands
         since, before, known = meta.get("since"), self._shards, self._epoch
+        if header.epoch.term == known.term and header.epoch.n <= known.n:
+            return  # known, or overtaken: to ask again would put a second lease into its hands
         same = header.epoch.term == known.term and isinstance(since, int) and since <= known.n
         shards = meta.get("shards")
         self._shards = Shards(
