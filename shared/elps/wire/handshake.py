@@ -101,9 +101,9 @@ def dial(
             raise _refusal(f"{peer} at {host}:{port}", answer)
     except OSError as error:
         sock.close()
-        raise RetryLater(
-            f"{peer} at {host}:{port} did not answer within {timeout_s:g} s: {error}"
-        ) from None
+        late = isinstance(error, TimeoutError)
+        how = f"did not answer within {timeout_s:g} s" if late else f"cannot be reached: {error}"
+        raise RetryLater(f"{peer} at {host}:{port} {how}") from None
     except BaseException:
         sock.close()
         raise

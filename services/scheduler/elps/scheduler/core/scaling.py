@@ -101,8 +101,9 @@ def _outlook(book: Book, record: JobRecord) -> str:
 def _grows(more: int, what: str, free: int) -> str:
     if free >= more:
         return f"{_count(more, f'more {what}')} will join as soon as {_they(more)} ready"
-    now = f"{_count(free, f'more {what}')} can join now and " if free else ""
-    return f"{now}{more - free} as soon as slots are free"
+    if not free:
+        return f"{_count(more, f'more {what}')} will join as soon as slots are free"
+    return f"{_count(free, f'more {what}')} can join now and {more - free} as soon as slots are free"
 
 
 def _gives_up_workers(fewer: int) -> str:
