@@ -27,7 +27,7 @@ CHANGES = (
     ("shards_1_to_2", {"shards": 2}),
     ("shards_2_to_1", {"shards": 1}),
 )
-EVEN = 12
+EVEN = 20
 """Iterations at rest, before and after a change."""
 
 
@@ -77,14 +77,12 @@ def workers_of(row: IterationRow) -> set[str]:
 
 
 def lost(rows: list[IterationRow], asked_at: float, done_at: float) -> tuple[float, float]:
-    """Seconds lost between two times beside an even run before and after; and the even iteration after."""
+    """Seconds lost between two times beside an even run at the size before; and the even iteration after."""
     before = [r.duration_s for r in rows if r.at < asked_at][-EVEN:]
     after = [r.duration_s for r in rows if r.at - r.duration_s >= done_at][:EVEN]
-    even_before, even_after = statistics.median(before), statistics.median(after)
-    between = [r for r in rows if r.at >= asked_at and r.at - r.duration_s < done_at]
-    # Until it is done an iteration may take as long as the slower of the two.
-    usual = max(even_before, even_after)
-    return sum(max(0.0, r.duration_s - usual) for r in between), even_after
+    usual = statistics.fmean(before)
+    between = [r.duration_s for r in rows if r.at >= asked_at and r.at - r.duration_s < done_at]
+    return sum(between) - usual * len(between), statistics.median(after)
 
 
 async def change(job: Watched, size: dict[str, int], about: dict[str, Any], name: str) -> None:

@@ -103,7 +103,9 @@ def _grows(more: int, what: str, free: int) -> str:
         return f"{_count(more, f'more {what}')} will join as soon as {_they(more)} ready"
     if not free:
         return f"{_count(more, f'more {what}')} will join as soon as slots are free"
-    return f"{_count(free, f'more {what}')} can join now and {more - free} as soon as slots are free"
+    return (
+        f"{_count(free, f'more {what}')} can join now and {more - free} as soon as slots are free"
+    )
 
 
 def _gives_up_workers(fewer: int) -> str:
