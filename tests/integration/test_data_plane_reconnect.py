@@ -183,7 +183,7 @@ def test_a_shard_that_stops_reading_holds_up_its_trainer_for_a_bounded_time_and_
     try:
         with pytest.raises(ShardUnreachable, match="shard-1"):
             push(trainer, 0, Interval(0, 4), gradient)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 20
         assert resident_bytes() - before < 24 * 1024 * 1024
         with pytest.raises(ShardUnreachable, match="shard-1"):
             pull(trainer, 0, 1, gradient)
