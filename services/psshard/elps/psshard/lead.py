@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -18,6 +18,7 @@ from elps.contracts.errors import TaskError
 from elps.contracts.ids import JobId, PartitionId, ShardId, WorkerId
 from elps.contracts.messages import DirectJob, HostedJob, HostJob, Phase
 from elps.psshard.answers import Answers
+from elps.psshard.assignment import Assignment
 from elps.psshard.bridge import Bridge
 from elps.psshard.checkpointing import Checkpointing
 from elps.psshard.conversation import Conversation
@@ -123,18 +124,25 @@ class Lead:
                 clock.expect(self.trainers.allowed, now)
                 self.reporter.opened(rules, manifest)
                 self.trainers.forget_epoch()
-                assignments = {
-                    shard: self.origin.assignment(shard, rules.iterations) for shard in self._peers
-                }
+                told = self._assignments(clock, self._peers)
         except TaskError as error:
             self.fail(str(error))
             return
-        for shard in self._peers:
-            self._peers.tell(shard, epoch, assignments[shard])
+        self._assign(epoch, told)
         self._conversation.greet_all()
         self.event(lambda clock, now: clock.want(self.origin.targets, now))
         if self._pause_wanted:
             self.event(lambda clock, now: clock.pause(now))
+
+    def _assignments(self, clock: Clock, to: Iterable[ShardId]) -> dict[ShardId, Assignment]:
+        """What shards are to hold; one that is known later is told once its link is up."""
+        # The skips in force: one that is kept for the next epoch is refused where a part of it was accepted.
+        rules, skips = clock.rules, list(clock.skips)
+        return {s: self.origin.assignment(s, rules.iterations, skips) for s in to}
+
+    def _assign(self, epoch: Epoch, told: dict[ShardId, Assignment]) -> None:
+        for shard, assignment in told.items():
+            self._peers.tell(shard, epoch, assignment)
 
     def reopen(self, reason: str, *, must_restore: bool) -> None:
         """Go back to the newest checkpoint that can be loaded; once for all that is wrong under an epoch."""
@@ -203,10 +211,8 @@ class Lead:
             if self.clock is None:
                 return
             epoch = self.epoch
-            # The skips in force: one that is kept for the next epoch is refused where a part of it was accepted.
-            rules, skips = self.clock.rules, list(self.clock.skips)
-            assignment = self.origin.assignment(shard, rules.iterations, skips)
-        self._peers.tell(shard, epoch, assignment)
+            told = self._assignments(self.clock, [shard])
+        self._assign(epoch, told)
         self._conversation.initialise_again()
         self.event(lambda clock, now: clock.link_restored(shard, now), epoch)
 
@@ -238,7 +244,7 @@ class Lead:
             case do.Lend():
                 self._conversation.lend(epoch, command)
             case do.IterationDone() | do.Evaluated() | do.Remark():
-                self._report(command)
+                self.reporter.news(command, self.clock.plan if self.clock else 0)
             case do.Dismiss(worker, reason):
                 self.dismiss(worker, reason)
             case do.Fail(reason):
@@ -259,15 +265,6 @@ class Lead:
             case _:
                 self._to_shards(epoch, command)
 
-    def _report(self, news: do.IterationDone | do.Evaluated | do.Remark) -> None:
-        match news:
-            case do.IterationDone():
-                self.reporter.iteration_done(news, self.clock.plan if self.clock else 0)
-            case do.Evaluated(version, metrics):
-                self.reporter.evaluated(version, metrics)
-            case do.Remark(happened, reason, about, iteration):
-                self.reporter.event(happened, reason, worker=about, iteration=iteration)
-
     def _exchange(self, since: Epoch, placed: dict[PartitionId, ShardId], version: int) -> None:
         """Give every shard the new map under the next epoch."""
         with self.lock:
@@ -275,10 +272,8 @@ class Lead:
                 return
             epoch = self.epoch = Epoch(self.host.term, since.n + 1)
             self.origin.carry(placed, version)
-            rules, skips = self.clock.rules, list(self.clock.skips)
-            told = {s: self.origin.assignment(s, rules.iterations, skips) for s in self._peers}
-        for shard, assignment in told.items():
-            self._peers.tell(shard, epoch, assignment)
+            told = self._assignments(self.clock, self._peers)
+        self._assign(epoch, told)
 
     def _to_shards(self, epoch: Epoch, order: Order) -> None:
         """Say it to every shard, the others first: their way is longer."""
@@ -374,17 +369,14 @@ class Lead:
 
     def _tick(self) -> None:
         self.event(lambda clock, at: clock.tick(at))
-        self._peers.keep(self._needed())
+        with self.lock:  # those that hold something, or are to
+            holders = self.clock.holders if self.clock is not None else set()
+            needed = holders | set(self.origin.targets)
+        self._peers.keep(needed)
         if (now := time.monotonic()) - self._beat_at >= BEAT_S:
             self._beat_at = now
             self._peers.beat()
             self._conversation.beat()
-
-    def _needed(self) -> set[ShardId]:
-        """Shards that hold something, or are to."""
-        with self.lock:
-            holders = self.clock.holders if self.clock is not None else set()
-            return holders | set(self.origin.targets)
 
     def status(self, bytes_held: int) -> HostedJob:
         """The job as the leader's beat shows it."""

@@ -137,10 +137,8 @@ class Origin:
             },
         )
 
-    def assignment(
-        self, shard: ShardId, iterations: int, skips: list[Interval] | None = None
-    ) -> Assignment:
-        """What a shard is told; `skips` are those of the epoch in force, all that are kept when None."""
+    def assignment(self, shard: ShardId, iterations: int, skips: list[Interval]) -> Assignment:
+        """What a shard is told; `skips` are those of the epoch in force."""
         assert self.identity is not None
         document, carried = self._host.document, self._carried is not None
         return Assignment(
@@ -152,7 +150,7 @@ class Origin:
             start=self.start,
             checkpoint=None if carried or self.manifest is None else self.manifest.name,
             carried=carried,
-            skips=[(i.lo, i.hi) for i in (self.skips if skips is None else skips)],
+            skips=[(i.lo, i.hi) for i in skips],
         )
 
     def map(self) -> dict[str, Any]:

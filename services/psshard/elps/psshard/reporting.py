@@ -18,7 +18,7 @@ from elps.contracts.state import Progress
 from elps.optim.schedule import factor
 from elps.psshard.bridge import Bridge
 from elps.psshard.core.clock import Clock
-from elps.psshard.core.commands import IterationDone
+from elps.psshard.core.commands import Evaluated, IterationDone, Remark
 from elps.psshard.core.rules import Rules
 from elps.storage.checkpoints import Manifest
 from elps.stream.interval import Interval
@@ -78,6 +78,16 @@ class Reporter:
     def follow(self, clock: Clock, now: float) -> None:
         """Take over where the clock is."""
         self._change(iteration=clock.t, iterations=clock.end, training_s=clock.trained_s(now))
+
+    def news(self, news: IterationDone | Evaluated | Remark, plan: int) -> None:
+        """Send what the clock has to tell."""
+        match news:
+            case IterationDone():
+                self.iteration_done(news, plan)
+            case Evaluated(version, metrics):
+                self.evaluated(version, metrics)
+            case Remark(happened, reason, about, iteration):
+                self.event(happened, reason, worker=about, iteration=iteration)
 
     @_one_at_a_time
     def iteration_done(self, done: IterationDone, plan: int) -> None:
