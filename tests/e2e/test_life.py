@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import AsyncIterator
 from itertools import pairwise
@@ -14,6 +13,7 @@ from cluster import Cluster, agent, running, scheduler, shard, size, without
 from comparing import assert_equal_to_plain_loop, assert_trained_as_plain_loop, plain
 from gates import Gate, gate
 from jobs import Job
+from pids import alive
 
 from elps.contracts.codec import encode
 from elps.contracts.state import JobState
@@ -90,14 +90,6 @@ async def test_kill_acts_at_once_though_the_task_hangs(cluster: Cluster) -> None
         await cluster.until(lambda: not cluster.trainers(job), "the end of its trainers")
         assert it.asks[0].pid in pids
         assert not any(alive(pid) for pid in pids)
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 async def test_a_paused_job_rests_at_a_boundary_and_goes_on_exactly(cluster: Cluster) -> None:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from pids import alive
 from structlog.testing import capture_logs
 
 from elps.contracts import topology
@@ -50,13 +51,6 @@ def start(script: str, n: int = 1, term: int = 1, **args: object) -> StartTraine
 
 def stop(command: StartTrainer) -> StopTrainer:
     return StopTrainer(job=command.job, term=command.term, worker=command.worker)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def environment() -> dict[str, str]:
