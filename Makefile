@@ -8,6 +8,8 @@ LOCAL   := $(BIN)/python -m elps.local
 WORKERS ?= 2
 SHARDS  ?= 2
 ALL     ?=
+# Whether `up` leaves a running stack that is larger as it is; set for the targets that only use one.
+AT_LEAST =
 ARGS    ?=
 
 # Two test processes: the machines this is built for have two cores, and one broker serves both.
@@ -83,7 +85,7 @@ up: $(STAMP) ## Start a private RabbitMQ, Redis and all services, or change thei
 	  { test "$$count" -ge 1 && test "$$count" -le 256; } 2>/dev/null || \
 	    { echo "$$name=$$count: expected a whole number from 1 to 256, as in: make up $$name=2" >&2; exit 2; }; \
 	done
-	@$(LOCAL) up --workers $(WORKERS) --shards $(SHARDS)
+	@$(LOCAL) up --workers $(WORKERS) --shards $(SHARDS) $(AT_LEAST)
 
 down: $(STAMP) ## Checkpoint running jobs and end all of it
 	@$(LOCAL) down
@@ -94,7 +96,8 @@ status: $(STAMP) ## Show the processes of the stack
 clean: $(STAMP) ## End the stack and remove its data and logs [ALL=1: the unpacked RabbitMQ and Redis too]
 	@$(LOCAL) clean $(if $(ALL),--all)
 
-demo: up ## Start the stack and train a few jobs on real data
+demo elastic: AT_LEAST = --at-least
+demo: up ## Start the stack, or take a running one as large as it is, and train a few jobs on real data
 	@$(BIN)/python examples/demo.py $(ARGS)
 
 elastic: WORKERS = 4

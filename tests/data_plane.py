@@ -21,6 +21,7 @@ from elps.contracts.ids import JobId, PartitionId, ShardId, WorkerId
 from elps.contracts.job import Batch, JobDocument, Optimizer
 from elps.contracts.messages import Address, StartTrainer
 from elps.psshard.assignment import Assignment
+from elps.psshard.core.inheriting import History
 from elps.psshard.listener import Listener
 from elps.psshard.member import Member
 from elps.psshard.serving import PullConnection, PushConnection
@@ -212,6 +213,7 @@ def assignment(partitions: list[tuple[int, int, int]], **fields: Any) -> Assignm
         "iterations": 100,
         "start": 0,
         "checkpoint": None,
+        "history": History(EPOCH, "", partitions[-1][2] if partitions else 0),
         "skips": [],
     }
     return Assignment(partitions=partitions, **(defaults | fields))

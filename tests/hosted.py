@@ -40,7 +40,8 @@ from elps.tasks.layout import Layout
 from elps.wire.connection import Connection, ConnectionEnded
 from elps.wire.frames import Header, Kind, Status
 from elps.worker.trainer.inbox import Inbox
-from elps.worker.trainer.shards import CalledAway, Shards, reach
+from elps.worker.trainer.reaching import CalledAway, reach
+from elps.worker.trainer.shards import Shards
 
 sys.path.insert(0, str(Path(__file__).parent))
 

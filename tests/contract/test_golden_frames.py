@@ -20,6 +20,7 @@ from elps.contracts.epoch import Epoch, Term
 from elps.contracts.ids import JobId, PartitionId, ShardId, WorkerId
 from elps.psshard.assignment import Assignment
 from elps.psshard.core import commands as do
+from elps.psshard.core.inheriting import Claim, History, Stock
 from elps.psshard.link_frames import (
     frame_of_order,
     frame_of_report,
@@ -33,6 +34,7 @@ from elps.psshard.reports import (
     Missed,
     Progressed,
     Report,
+    Stocked,
     Trouble,
     Unfollowed,
     Written,
@@ -57,6 +59,7 @@ def header(kind: Kind, **fields: Any) -> Header:
     return Header(kind, EPOCH, **fields)
 
 
+HISTORY = History(Epoch(Term(3, 7), 2), "a1b2", 3000)
 ORDERS: dict[str, Order] = {
     "ASSIGN": Assignment(
         partitions=[(0, 0, 1024), (2, 2048, 3000)],
@@ -79,6 +82,18 @@ ORDERS: dict[str, Order] = {
         carried=True,
         skips=[],
     ),
+    "ASSIGN.3": Assignment(
+        partitions=[(2, 2048, 3000)],
+        samples=1437,
+        batch=64,
+        granule=1,
+        iterations=200,
+        start=64,
+        checkpoint=None,
+        inherited=True,
+        history=HISTORY,
+        skips=[],
+    ),
     "GATE": do.AnnounceGate(64),
     "FREEZE": do.Freeze(LEASE, 5),
     "THAW": do.Thaw(LEASE),
@@ -91,6 +106,7 @@ ORDERS: dict[str, Order] = {
         addresses={ShardId("shard-2"): ("::1", 4712)},
     ),
     "UNFOLLOW": do.Unfollow(4),
+    "TAKE_STOCK": do.TakeStock(),
 }
 REPORTS: dict[str, Report] = {
     "PROGRESS": Progressed(EPOCH, 64),
@@ -104,6 +120,11 @@ REPORTS: dict[str, Report] = {
     "FOLLOWED": Followed(EPOCH, 4, 2, 64),
     "FOLLOWED.2": Followed(EPOCH, 4, 1, -1),
     "UNFOLLOWED": Unfollowed(EPOCH, 4, "shard-2 could not be reached"),
+    "STOCK": Stocked(EPOCH, Stock()),
+    "STOCK.2": Stocked(
+        EPOCH,
+        Stock(HISTORY, EPOCH, (Claim(PartitionId(2), 2048, 3000, 65, 63),), (Interval(64, 66),)),
+    ),
 }
 IDENTITY = {
     "samples": 1437,
@@ -144,6 +165,7 @@ FRAMES: dict[str, Frame] = {
         {"sums": {"accuracy": 350.0, "loss": None}},
         b"",
     ),
+    "RETIRING": (header(Kind.RETIRING), None, b""),
     "LEAVING": (header(Kind.LEAVING), {"what": "its agent ends it"}, b""),
     "FAILED": (Header(Kind.FAILED), {"what": "Traceback …"}, b""),
     "INITIALISED": (header(Kind.INITIALISED), None, b""),
@@ -153,6 +175,11 @@ FRAMES: dict[str, Frame] = {
     "EVALUATE": (
         header(Kind.EVALUATE, iteration=64, interval=Interval(0, 360), ticket=18),
         None,
+        b"",
+    ),
+    "AHEAD": (
+        header(Kind.AHEAD),
+        {"shards": [{"id": "shard-2", "host": "::1", "port": 4712}]},
         b"",
     ),
     "STOP": (Header(Kind.STOP), {"reason": "all iterations are done"}, b""),

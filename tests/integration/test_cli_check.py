@@ -6,13 +6,14 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from elps.cli.main import main
+from elps.optim.kernels import KERNELS_SETTING, chosen_kernels
 
 JOB = """
 passes = 5
@@ -98,7 +99,7 @@ _serial = itertools.count()
 @pytest.fixture
 def check(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Check:
+) -> Iterator[Check]:
     """Run the command in this process; ``my_task`` stands for a module of this test's own."""
     module = f"my_task_{next(_serial)}"
     (tmp_path / "job.toml").write_text(JOB)
@@ -106,6 +107,8 @@ def check(
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name in [n for n in os.environ if n.startswith("ELPS_") and n != "ELPS_TEST_RUN"]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv(KERNELS_SETTING, "numpy")  # as the command sets it for its process
+    chosen_kernels.cache_clear()
 
     def run(*arguments: str) -> Done:
         named = [a.replace("my_task", module) for a in arguments]
@@ -113,7 +116,8 @@ def check(
         told = capsys.readouterr()
         return Done(code, told.out.replace(module, "my_task"), told.err.replace(module, "my_task"))
 
-    return run
+    yield run
+    chosen_kernels.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -155,6 +159,16 @@ def test_a_bad_task_is_told_what_to_do(check: Check, task: str, told: str) -> No
     assert done.returncode == 1
     assert told in done.stdout
     assert "not ready: 1 problem above" in done.stdout
+
+
+def test_what_is_being_done_is_said_meanwhile_on_standard_error(check: Check) -> None:
+    done = check("--set", "task=softmax", "--json")
+    assert json.loads(done.stdout)["ok"]
+    told = done.stderr.splitlines()
+    assert told[0] == "checking: opening task and data"
+    assert told[1] == "checking: a gradient of 60 samples"
+    assert any("finite differences" in line for line in told)
+    assert "held-out samples" in told[-1]
 
 
 def test_a_granule_makes_a_coupling_task_ready(check: Check) -> None:

@@ -243,7 +243,8 @@ def test_thirty_resizes_leave_the_trajectory_of_the_plain_loop(
     rows = elastic.stack.leader.rows
     told = [(row.loss, want.losses[row.iteration]) for row in rows if row.loss is not None]
     assert len(told) >= len(rows) - 30  # one who goes may take its part of a loss along
-    assert np.allclose(*np.array(told).T, rtol=1e-5)  # no jump anywhere
+    # No jump anywhere: a loss differs by as much as parameters may, while one sample more or less is in percents.
+    assert np.allclose(*np.array(told).T, rtol=10 * TOLERANCE[dtype], atol=10 * TOLERANCE[dtype])
 
 
 @pytest.mark.timeout(180)

@@ -19,7 +19,7 @@ from elps.psshard import serving
 from elps.stream.interval import Interval
 from elps.wire.frames import Header, Kind, Status
 from elps.worker.trainer import shards as trainer_shards
-from elps.worker.trainer.shards import ShardUnreachable
+from elps.worker.trainer.reaching import ShardUnreachable
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

@@ -20,7 +20,8 @@ from elps.wire.connection import Connection
 from elps.wire.frames import HEADER_BYTES, Header, Kind, Status
 from elps.wire.handshake import Hello, dial
 from elps.worker.trainer import shards as module
-from elps.worker.trainer.shards import Shards, ShardUnreachable
+from elps.worker.trainer.reaching import ShardUnreachable
+from elps.worker.trainer.shards import Shards
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

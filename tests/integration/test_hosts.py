@@ -35,7 +35,7 @@ from elps.runtime.service import Context
 from elps.storage.memory import MemoryStore
 from elps.storage.redis import RedisStore
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 WAIT_S = 40.0
 LOOK_S = 0.1
@@ -58,9 +58,17 @@ def hosts() -> Iterator[Network]:
 class Cluster:
     """Services on this host and on others."""
 
-    def __init__(self, folder: Path, marks: Mapping[str, str], bus: AmqpBus, store: RedisStore):
+    def __init__(
+        self,
+        folder: Path,
+        marks: Mapping[str, str],
+        told: Mapping[str, str],
+        bus: AmqpBus,
+        store: RedisStore,
+    ) -> None:
         self.client = Client(bus, timeout_s=20.0)
         self._folder, self._store = folder, store
+        self._told = told  #: what members on the hosts are told
         self._env = {k: v for k, v in os.environ.items() if not k.startswith("ELPS_")} | marks
         self._handles: dict[str, Handle] = {}
         self._trainings: list[Training] = []
@@ -76,11 +84,11 @@ class Cluster:
             cwd=self._folder,
         )
 
-    def join(self, number: int, host: Host, told: Mapping[str, str]) -> None:
+    def join(self, number: int, host: Host) -> None:
         """Start a shard and an agent there."""
         shard, agent = f"shard-{number}", f"agent-{number}"
-        self.start(shard, "elps-shard", host, ELPS_SHARD_ID=shard, **told)
-        self.start(agent, "elps-worker", host, ELPS_AGENT_ID=agent, **told)
+        self.start(shard, "elps-shard", host, ELPS_SHARD_ID=shard, **self._told)
+        self.start(agent, "elps-worker", host, ELPS_AGENT_ID=agent, **self._told)
 
     async def knows(self, shards: Mapping[str, Host], agents: int) -> None:
         """Wait until the monitor has heard of these shards, at the addresses of their hosts, and of so many agents."""
@@ -176,11 +184,23 @@ class Cluster:
         )
 
 
+@pytest.fixture
+async def stack(
+    hosts: Network, tmp_path: Path, run_folder: Path, fresh_amqp_url: str, fresh_redis_url: str
+) -> AsyncIterator[Cluster]:
+    """Scheduler and monitor here, and a shard and an agent on each of the hosts, known to the monitor."""
+    async with cluster(hosts, tmp_path, run_folder.name, fresh_amqp_url, fresh_redis_url) as made:
+        for host in hosts.hosts:
+            made.join(host.number, host)
+        await made.knows({f"shard-{host.number}": host for host in hosts.hosts}, agents=2)
+        yield made
+
+
 @asynccontextmanager
 async def cluster(
     net: Network, folder: Path, run: str, amqp_url: str, redis_url: str
-) -> AsyncIterator[tuple[Cluster, dict[str, str]]]:
-    """Scheduler and monitor here, and what members on the hosts are to be told."""
+) -> AsyncIterator[Cluster]:
+    """Scheduler and monitor here."""
     async with AsyncExitStack() as stack:
         told = {
             "ELPS_AMQP_URL": await stack.enter_async_context(forwarded(amqp_url, net.address)),
@@ -191,12 +211,12 @@ async def cluster(
         store = await RedisStore.connect(redis_url, timeout_s=20.0)
         stack.push_async_callback(store.close)
         marks = {processes.STACK_VARIABLE: run, processes.PART_VARIABLE: "service"}
-        made = Cluster(folder, marks, bus, store)
+        made = Cluster(folder, marks, told, bus, store)
         here = {"ELPS_AMQP_URL": amqp_url, "ELPS_REDIS_URL": redis_url, "ELPS_MONITOR_PORT": "0"}
         try:
             made.start("scheduler", "elps-scheduler", **here)
             made.start("monitor", "elps-monitor", **here)
-            yield made, told
+            yield made
         finally:
             await made.close()
 
@@ -214,79 +234,64 @@ def on(record: JobRecord) -> tuple[set[str], set[str]]:
 
 
 async def test_members_on_other_hosts_join_and_leave_a_job_that_trains(
-    hosts: Network, tmp_path: Path, run_folder: Path, fresh_amqp_url: str, fresh_redis_url: str
+    hosts: Network, stack: Cluster
 ) -> None:
     one, two = hosts.hosts
-    async with cluster(hosts, tmp_path, run_folder.name, fresh_amqp_url, fresh_redis_url) as (
-        stack,
-        told,
-    ):
-        stack.join(1, one, told)
-        stack.join(2, two, told)
-        await stack.knows({"shard-1": one, "shard-2": two}, agents=2)
+    training = await stack.submit("spread", iterations=ITERATIONS)
+    await training.reaches(20)
+    assert on(await training.record()) == ({"shard-1", "shard-2"}, {"agent-1", "agent-2"})
+    await training.until(working(training, 2), "iteration of both hosts")
 
-        training = await stack.submit("spread", iterations=ITERATIONS)
-        await training.reaches(20)
-        assert on(await training.record()) == ({"shard-1", "shard-2"}, {"agent-1", "agent-2"})
-        await training.until(working(training, 2), "iteration of both hosts")
+    # A third pair joins from the second host, and the job takes it in.
+    stack.join(3, two)
+    await stack.knows({"shard-1": one, "shard-2": two, "shard-3": two}, agents=3)
+    reply = await stack.client.scale(training.id, workers=3, shards=3)
+    assert reply.ok, reply
+    await training.until(working(training, 3), "iteration of three trainers")
+    await stack.spread(training, {"shard-1", "shard-2", "shard-3"})
 
-        # A third pair joins from the second host, and the job takes it in.
-        stack.join(3, two, told)
-        await stack.knows({"shard-1": one, "shard-2": two, "shard-3": two}, agents=3)
-        reply = await stack.client.scale(training.id, workers=3, shards=3)
-        assert reply.ok, reply
-        await training.until(working(training, 3), "iteration of three trainers")
-        await stack.spread(training, {"shard-1", "shard-2", "shard-3"})
+    # One host's first pair leaves, and the job goes on without.
+    record = await training.record()
+    assert record.allocation is not None
+    gone = 2 if record.allocation.shards[0] == "shard-1" else 1
+    await stack.leave(f"shard-{gone}", f"agent-{gone}")
+    await training.rises(20)
+    record = await training.record()
+    assert not record.state.ended
+    assert on(record) == (
+        {f"shard-{n}" for n in (1, 2, 3) if n != gone},
+        {f"agent-{n}" for n in (1, 2, 3) if n != gone},
+    )
 
-        # One host's first pair leaves, and the job goes on without.
-        record = await training.record()
-        assert record.allocation is not None
-        gone = 2 if record.allocation.shards[0] == "shard-1" else 1
-        await stack.leave(f"shard-{gone}", f"agent-{gone}")
-        await training.rises(20)
-        record = await training.record()
-        assert not record.state.ended
-        assert on(record) == (
-            {f"shard-{n}" for n in (1, 2, 3) if n != gone},
-            {f"agent-{n}" for n in (1, 2, 3) if n != gone},
-        )
-
-        record = await training.equals_the_plain_loop()
-        assert record.terms == 1
-        assert record.progress.redone_iterations == 0
+    record = await training.equals_the_plain_loop()
+    assert record.terms == 1
+    assert record.progress.redone_iterations == 0
 
 
 @pytest.mark.long
 async def test_a_job_waits_for_a_host_that_is_cut_off_and_goes_on_when_it_is_back(
-    hosts: Network, tmp_path: Path, run_folder: Path, fresh_amqp_url: str, fresh_redis_url: str
+    hosts: Network, stack: Cluster
 ) -> None:
     one, two = hosts.hosts
-    async with cluster(hosts, tmp_path, run_folder.name, fresh_amqp_url, fresh_redis_url) as (
-        stack,
-        told,
-    ):
-        stack.join(1, one, told)
-        stack.join(2, two, told)
-        await stack.knows({"shard-1": one, "shard-2": two}, agents=2)
-        training = await stack.submit("cut", iterations=200, checkpoint={"every": 20, "every_s": 0})
-        await training.saved(20)
-        record = await training.record()
-        assert record.allocation is not None
-        cut_off = two if record.allocation.shards[0] == "shard-1" else one
+    training = await stack.submit("cut", iterations=200, checkpoint={"every": 20, "every_s": 0})
+    await training.saved(20)
+    record = await training.record()
+    assert record.allocation is not None
+    cut_off = two if record.allocation.shards[0] == "shard-1" else one
 
-        cut_off.pull_cable()
-        await asyncio.sleep(CUT_S)
-        queued = training.told("queued")[-1]
-        assert f"shard-{cut_off.number} not heard" in queued.reason
-        waiting = await training.record()
-        assert "needs 2 shards" in waiting.reason
-        cut_off.plug_cable()
+    cut_off.pull_cable()
+    await asyncio.sleep(CUT_S)
+    queued = training.told("queued")[-1]
+    assert f"shard-{cut_off.number} not heard" in queued.reason
+    waiting = await training.record()
+    assert "needs 2 shards" in waiting.reason
+    cut_off.plug_cable()
 
-        running = await training.event("running", 2)
-        assert running.iteration is not None
-        assert running.iteration >= 20
-        record = await training.equals_the_plain_loop()
-        assert record.terms == 2
+    running = await training.event("running", 2)
+    assert running.iteration is not None
+    assert running.iteration >= 20
+    record = await training.equals_the_plain_loop()
+    assert record.terms == 2
 
 
 async def test_a_shard_on_a_bus_in_memory_stays_on_the_loopback_whatever_broker_is_named() -> None:

@@ -17,6 +17,7 @@ from elps.local import processes
 from elps.local.binaries import find_broker
 from elps.local.broker import BrokerPorts, PrivateBroker
 from elps.local.find import find_stack
+from elps.local.paths import DATA_PATH, TASK_PATH
 from elps.local.processes import Handle, is_alive
 from elps.local.record import StackRecord, read_record
 from elps.local.report import as_table, report
@@ -93,6 +94,33 @@ def test_a_stack_comes_up_grows_shrinks_and_goes_down(bench: Bench) -> None:
     assert bench.everything() == []
     with pytest.raises(SetupError, match="not running"):
         find_stack(bench.folder, {})
+
+
+def test_a_stack_that_is_larger_than_asked_for_at_least_stays_as_it_is(bench: Bench) -> None:
+    before = dict(bench.stack.up(workers=2, shards=1).services)
+    after = bench.stack.up(workers=1, shards=2, at_least=True).services
+    assert set(after) == {*before, "shard-2"}
+    assert all(after[name] == handle for name, handle in before.items())
+
+
+def test_paths_outlive_down_and_are_shown_and_a_running_stack_refuses_others(bench: Bench) -> None:
+    def stack(**env: str) -> Stack:
+        own = {k: v for k, v in bench.stack.env.items() if k not in (TASK_PATH, DATA_PATH)}
+        return Stack(bench.stack.home, own | env, say=bench.said.append, programs=PROGRAMS)
+
+    def of_agent(variable: str) -> str | None:
+        return psutil.Process(bench.record.services["agent-1"].pid).environ().get(variable)
+
+    first = dict(stack(ELPS_TASK_PATH="/tasks", ELPS_DATA_PATH="/data").up(1, 1).services)
+    with pytest.raises(SetupError, match=r"started with '/tasks'.*make down"):
+        stack(ELPS_TASK_PATH="/other").up(workers=2, shards=1)
+    assert bench.record.services == first
+    stack().down()
+    record = stack(ELPS_DATA_PATH="/more").up(workers=1, shards=1)
+    assert of_agent(TASK_PATH) == "/tasks"
+    assert of_agent(DATA_PATH) == "/more"
+    seen = as_table(report(bench.stack.home, record, {}, None))
+    assert "ELPS_TASK_PATH=/tasks\nELPS_DATA_PATH=/more\n" in seen
 
 
 def test_up_starts_dead_services_again_and_ends_what_they_left(bench: Bench) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from scheduler_stack import BEAT_S, BOUND_S, Stack, running_stack, say_often
+from structlog.testing import capture_logs
 
 from elps.contracts import topology
 from elps.contracts.codec import decode, encode
@@ -16,6 +17,7 @@ from elps.contracts.messages import (
     Reply,
 )
 from elps.contracts.state import JobState, Pinned
+from elps.contracts.texts import LOGGED_CHARACTERS, REASON_CHARACTERS
 from elps.messaging.faults import Faults
 
 
@@ -37,6 +39,22 @@ async def test_a_job_runs_and_finishes_and_the_next_one_follows(stack: Stack) ->
     assert record.reason == "all iterations are done"
     states = [e.what for e in stack.events if e.job == "one"]
     assert states == ["queued", "starting", "running", "finished"]
+
+
+async def test_a_reason_of_any_length_is_kept_and_logged_with_its_two_ends(stack: Stack) -> None:
+    with capture_logs() as logged:
+        assert (await stack.submit("one")).ok
+        await stack.reached("one", JobState.RUNNING)
+        why = "in iteration 3" + "x" * 100_000 + "ValueError: too small"
+        stack.shard.ended[JobId("one")] = ("failed", why)
+        await stack.reached("one", JobState.FAILED)
+    kept = (await stack.record("one")).reason
+    [line] = [e["reason"] for e in logged if e["event"] == "job_changed" and e["state"] == "failed"]
+    for text, bound in ((kept, REASON_CHARACTERS), (line, LOGGED_CHARACTERS)):
+        assert len(text) <= bound
+        assert text.startswith("in iteration 3")
+        assert text.endswith("ValueError: too small")
+    assert max(len(str(entry)) for entry in logged) < 2 * LOGGED_CHARACTERS
 
 
 async def test_the_record_is_in_the_store_before_the_user_is_answered(stack: Stack) -> None:

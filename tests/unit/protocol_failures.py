@@ -21,8 +21,10 @@ class Failures:
     r: random.Random
     net: Net
     focus: str
+    kind: str  #: of job, and of trouble
     trouble: bool
     moves: bool
+    heirs: bool
     now: float
     leader: Leader
     shards: dict[ShardId, Shard]
@@ -39,6 +41,7 @@ class Failures:
             self._wake: 2.0,
             self._join: 2.0,
             self._leave: 0.7,
+            self._retire: 0.7,
             self._break_data: 2.0,
             self._restore_data: 3.0,
             self._break_link: 1.5,
@@ -52,6 +55,8 @@ class Failures:
             self._want: 1.0,
             self._break_feed: 1.0,
         }
+        if self.heirs:
+            kinds[self._succeed] = 1.0
         chosen = {
             kind: weight * (6 if kind in favoured else r.choice((0.3, 1, 1, 4)))
             for kind, weight in kinds.items()
@@ -77,6 +82,10 @@ class Failures:
                 return (self._new_term, self._cut_in_push, self._join)
             case "moves":
                 return (self._want, self._flap_link, self._tick)
+            case "heirs" if self.kind == "pauses":
+                return (self._succeed, self._pause, self._resume)
+            case "heirs":
+                return (self._succeed, self._flap_link, self._cut_in_push, self._join)
         return ()
 
     def _living(self) -> list[Trainer]:
@@ -98,7 +107,7 @@ class Failures:
             for link in trainer.out.values():
                 self.net.cut(link, self.r.randint(0, len(link.queue)))
             self.cut_lease(trainer)
-            self.net.later(self.leader.exited, trainer)
+            self.net.later(trainer.leader.exited, trainer)
 
     def _cut_some_lease(self) -> None:
         """A worker is believed dead and goes on: a zombie."""
@@ -110,7 +119,12 @@ class Failures:
         """It has done what it was lent, or gives it back, and goes."""
         if trainer := self._any([t for t in self._living() if not t.unacked and not t.hung]):
             trainer.dead = True
-            trainer.tell(self.leader.left)
+            trainer.tell(trainer.leader.left)
+
+    def _retire(self) -> None:
+        """It is to go once it has done what it was lent."""
+        if trainer := self._any([t for t in self._living() if not t.retiring and not t.hung]):
+            trainer.retire()
 
     def _cut_in_push(self) -> None:
         """A zombie whose gradient has reached some partitions."""
@@ -129,7 +143,7 @@ class Failures:
         """The lease connection ends; both sides may still read what has arrived."""
         for link in (trainer.to_leader, trainer.from_leader):
             self.net.cut(link, self.r.randint(0, len(link.queue)))
-        self.net.later(self.leader.lost, trainer, "its connection ended")
+        self.net.later(trainer.leader.lost, trainer, "its connection ended")
 
     def _hang(self) -> None:
         if (trainer := self._any(self._living())) and not trainer.hung:
@@ -164,12 +178,16 @@ class Failures:
         self.net.cut(shard.to_leader)
 
     def _restore_link(self) -> None:
-        if shard := self._any([s for s in self.shards.values() if not s.to_leader.up]):
+        if shard := self._any([s for s in self._led() if not s.to_leader.up]):
             self.leader.link_restored(shard)
+
+    def _led(self) -> list[Shard]:
+        """Those that have heard of the newest leader."""
+        return [s for s in self.shards.values() if s.leader is self.leader]
 
     def _flap_link(self) -> None:
         """It breaks and is restored at once: what was on it is lost."""
-        shards = [s for s in self.shards.values() if s.to_leader.up]
+        shards = [s for s in self._led() if s.to_leader.up]
         usual = ("assign", "gate")  # it likes to break when something is said that is said once
         told = [s for s in shards if any(m[0].__name__ not in usual for m in s.from_leader.queue)]
         if (shard := self._any(told or shards)) is not None:
@@ -207,8 +225,29 @@ class Failures:
 
     def _new_term(self) -> None:
         """The scheduler places the job anew."""
-        if self.leader.finished is None and self.leader.failed is None:
+        if (
+            self.leader.clock is not None
+            and self.leader.finished is None
+            and self.leader.failed is None
+        ):
             self.leader.open(new_term=True)
+
+    def _succeed(self) -> None:
+        """The scheduler names another leader, since the one before goes, is gone, or is taken for gone."""
+        before = self.leader
+        if before.finished is not None or before.failed is not None or before.taking is not None:
+            return
+        self.leader = Leader(self, before.placed, before)
+        if self.r.random() < 0.5:
+            before.stopped = True
+        else:
+            self.net.later(self._stop, before)
+        for _ in range(self.r.randint(1, 3)):
+            self._join()
+
+    def _stop(self, leader: Leader) -> None:
+        """A leader notices that its term is over."""
+        leader.stopped = True
 
     # --- moves ----------------------------------------------------------------------------------------------------
 

@@ -171,6 +171,15 @@ class NoSecondCallBack(Lending):
         return []
 
 
+class RetireRecut(Lending):
+    """One that retires is left out of a cut, although somebody waits already for what comes after that."""
+
+    def retire(self, worker: WorkerId, now: float) -> None:
+        hands, self.hands = self.hands, {}
+        super().retire(worker, now)
+        self.hands = hands
+
+
 class SkipOnSome(Disputes):
     """One clean shard is enough."""
 
@@ -313,6 +322,12 @@ FAULTS = {
     ),
     "new-cut": Fault("an open iteration is cut anew", 1_000, {"clock": _lending(NewCut)}),
     "recut": Fault("what is lent is cut anew", 2_000, {"clock": _lending(Recut)}),
+    "retire-recut": Fault(
+        "one who retires is left out of a cut while somebody waits for what comes after",
+        300,
+        {"clock": _lending(RetireRecut)},
+        first=9_700,
+    ),
     "no-call-back": Fault("nobody is called back", 2_000, {"clock": _lending(NoCallBack)}),
     "no-second-call": Fault(
         "a call back that was lost is not repeated",

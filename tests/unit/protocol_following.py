@@ -137,7 +137,7 @@ class Following:
 
     def _tell_failure(self, feed: Feed) -> None:
         shard = self.shard
-        shard.world.net.send(shard.to_leader, shard.world.leader.unfollowed, shard.name, *feed.key)
+        shard.world.net.send(shard.to_leader, shard.leader.unfollowed, shard.name, *feed.key)
 
     # --- the follower's end ---------------------------------------------------------------------------------------
 
@@ -175,5 +175,5 @@ class Following:
         assert self.key is not None
         versions = [copy.version for copy in self.copies.values()]
         progress = sum(v >= 0 for v in versions), min(versions)
-        shard, leader = self.shard, self.shard.world.leader
+        shard, leader = self.shard, self.shard.leader
         shard.world.net.send(shard.to_leader, leader.followed, shard.name, *self.key, *progress)

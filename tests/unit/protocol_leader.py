@@ -6,16 +6,19 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from protocol_estate import host
 from protocol_job import PlainLoop, State
+from protocol_net import Link
 from protocol_shard import Shard
 from protocol_trainer import Trainer
 
-from elps.contracts.epoch import Epoch, Term
+from elps.contracts.epoch import NO_EPOCH, Epoch, Term
 from elps.contracts.ids import PartitionId, ShardId
 from elps.placement import place
 from elps.psshard.core import commands as do
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command, Timing
+from elps.psshard.core.inheriting import Inheritance, Stock, Stocktaking
 from elps.stream.interval import Interval
 
 if TYPE_CHECKING:
@@ -29,7 +32,10 @@ class Failed(Exception):
 class Leader:
     """Keeps the job's clock, its skips and its checkpoints."""
 
-    def __init__(self, world: World, placed: dict[PartitionId, ShardId]) -> None:
+    def __init__(
+        self, world: World, placed: dict[PartitionId, ShardId], before: Leader | None = None
+    ) -> None:
+        """`before` led under the term before; this one goes on from what the shards have."""
         self.world = world
         self.placed = placed  #: the map in force
         self.carried: int | None = (
@@ -42,11 +48,64 @@ class Leader:
         self.skips = list(world.job.skips)
         self.checkpoints: dict[int, list[State]] = {}
         self.epoch = self.opened = Epoch(Term(1, 7), -1)
+        self.history = self.opened  #: the opening that all values come from
         self.finished: int | None = None
         self.failed: str | None = None
-        self.rolling_back = False
+        self.rolling_back = self.resting = False
+        self.stopped = False  #: it is gone
+        self.clock: Clock | None = None  #: None until it has opened the job
+        self.taking: Stocktaking | None = None
+        self.heir: Inheritance | None = None  #: what the epoch in force began with
         self.evaluated = -1
+        self.links = {s.name: (s.from_leader, s.to_leader) for s in world.shards.values()}
+        if before is not None:
+            self._succeed(before)
         self._plain = PlainLoop(world.job, self.skips)
+
+    # --- after another leader -------------------------------------------------------------------------------------
+
+    def _succeed(self, before: Leader) -> None:
+        """The scheduler names it: it knows the plan, what is in the store, and the newest opening it was told of."""
+        world, term = self.world, before.epoch.term
+        self.epoch = self.opened = Epoch(Term(term.number + 1, 9), 0)
+        self.checkpoints, self.evaluated = before.checkpoints, before.evaluated
+        self.wanted, self.wanted_at = before.wanted, before.wanted_at
+        self.skips = list(world.kept)
+        self.links = {s: (Link(f"L{term.number + 1}>{s}"), Link(f"{s}>L")) for s in world.shards}
+        for link in (link for pair in self.links.values() for link in pair):
+            link.up = False
+        since = world.history if world.r.random() < 0.5 else NO_EPOCH
+        self.taking = world.taking(world.shards, since, max(self.checkpoints, default=None))
+        for shard in world.shards.values():
+            world.net.later(host, shard, self)
+
+    def stocked(self, s: ShardId, stock: Stock) -> None:
+        """A shard has said what it has."""
+        if self.taking is None or self.stopped:
+            return
+        self.taking.took(s, stock)
+        if self.taking.awaited:
+            return
+        found, self.taking = self.taking.verdict(), None
+        if isinstance(found, Inheritance):
+            self.world.inherited += 1
+            self._inherit(found)
+        else:
+            self.world.bereft += 1
+            self.open(new_term=False)
+
+    def _inherit(self, found: Inheritance) -> None:
+        world, self.heir = self.world, found
+        self.epoch = self.opened = Epoch(self.epoch.term, self.epoch.n + 1)
+        self.history, self.placed = found.history.opened, found.placed
+        self.skips = found.in_force(self.skips, world.job.geometry)
+        self._plain = PlainLoop(world.job, self.skips)
+        self._begin(found.version, ahead=found.ahead)
+
+    def links_lost(self, shard: Shard) -> None:
+        """A shard follows another leader now: what is on the links to it is lost."""
+        for link in self.links[shard.name]:
+            self.world.net.cut(link)
 
     # --- epochs ---------------------------------------------------------------------------------------------------
 
@@ -56,25 +115,31 @@ class Leader:
         self.epoch = self.opened = (
             Epoch(Term(term.number + 1, 9), 0) if new_term else Epoch(term, self.epoch.n + 1)
         )
+        self.history, self.heir = self.epoch, None
+        if self.wanted and world.r.random() < 0.5:
+            self.placed = place(world.sizes, self.wanted, current=self.placed)
+        self._begin(max(self.checkpoints, default=0))
+
+    def _begin(self, start: int, *, ahead: bool = False) -> None:
+        world = self.world
         self.rolling_back = self.resting = False
-        self.start = self.wanted_at = max(self.checkpoints, default=0)
+        self.start = self.wanted_at = start
         self.lent: dict[int, set[Interval]] = {}
         self.ticket, self.row = 0, self.start
         self.collecting: dict[ShardId, dict[int, State]] = {}
         self.writing, self.carried = -1, None
-        newest = self.start if self.checkpoints else None
-        if self.wanted and world.r.random() < 0.5:
-            self.placed = place(world.sizes, self.wanted, current=self.placed)
-        self.clock: Clock = world.clock(
+        self.clock = world.clock(
             world.job.rules,
             sorted(set(self.placed.values())),
             self.start,
             world.now,
             skips=self.skips,
-            checkpoint=newest,
+            checkpoint=max(self.checkpoints, default=None),
             evaluated=self.evaluated,
             moving=world.moving(world.sizes, self.placed, world.wave_bytes),
+            ahead=ahead and "rests-ahead" not in world.off,
         )
+        world.history = self.history  # the scheduler hears of it
         for shard in world.shards.values():
             self._assign(shard)
         self.event(self.epoch, lambda c: c.expect(sorted(self.trainers), world.now))
@@ -84,14 +149,20 @@ class Leader:
 
     def _assign(self, shard: Shard) -> None:
         # Not the skips of the job's list: it may hold one that comes into force with the next epoch only.
+        assert self.clock is not None
         skips, start, states = tuple(self.clock.skips), self.carried, None
+        inherits = start is None and self.heir is not None
         if start is None:
-            start, states = self.start, self.checkpoints.get(self.start, self.world.job.start())
-        link = shard.from_leader
-        self.world.net.send(link, shard.assign, self.epoch, start, states, self.placed, skips)
+            start = self.start
+            states = None if inherits else self.checkpoints.get(start, self.world.job.start())
+        link, _ = self.links[shard.name]
+        what = (self.epoch, start, states, self.placed, skips, self.history, inherits)
+        self.world.net.send(link, shard.assign, *what)
 
     def greet(self, trainer: Trainer) -> None:
         """A trainer is connected and ready."""
+        if self.clock is None:
+            return
         self._tell_map(trainer)
         self.event(self.epoch, lambda c: c.worker_ready(trainer.name, self.world.now))
 
@@ -106,7 +177,8 @@ class Leader:
     def want(self, shards: list[ShardId]) -> None:
         """The scheduler's plan says where the partitions are to lie."""
         if shards != self.wanted:
-            self.wanted, self.wanted_at = shards, self.clock.t
+            self.wanted = shards
+            self.wanted_at = self.clock.t if self.clock is not None else 0
         self.event(self.epoch, lambda c: c.want(shards, self.world.now))
 
     def lost(self, trainer: Trainer, cause: str) -> None:
@@ -120,13 +192,24 @@ class Leader:
             now = self.world.now
             self.event(self.epoch, lambda c: c.worker_left(trainer.name, "leaves", now))
 
+    def retires(self, trainer: Trainer, _: Epoch) -> None:
+        """It says that it will go."""
+        if trainer.name in self.trainers:
+            self.event(self.epoch, lambda c: c.worker_retires(trainer.name, self.world.now))
+
     def exited(self, trainer: Trainer) -> None:
         """Its agent saw its process end."""
         self.trainers.pop(trainer.name, None)
         self.event(self.epoch, lambda c: c.exit_seen(trainer.name, "signal 9", self.world.now))
 
     def link_restored(self, shard: Shard) -> None:
-        shard.from_leader.up = shard.to_leader.up = True
+        for link in self.links[shard.name]:
+            link.up = True
+        if self.taking is not None:
+            link, _ = self.links[shard.name]
+            self.world.net.send(link, shard.take_stock, self.epoch)
+        if self.clock is None:
+            return
         self._assign(shard)
         self.event(self.epoch, lambda c: c.link_restored(shard.name, self.world.now))
 
@@ -135,6 +218,8 @@ class Leader:
     def event(self, epoch: Epoch | None, call: Callable[[Clock], list[Command]]) -> None:
         """Give the clock an event of the history in force, and do what it commands, in order."""
         if not self._counts(epoch) or self.finished is not None or self.failed is not None:
+            return
+        if self.clock is None or self.stopped:
             return
         at = self.epoch
         commands = call(self.clock)
@@ -157,6 +242,8 @@ class Leader:
                 self.world.net.later(self._work_on)
                 return
             self.commands.popleft()
+            if self.stopped:
+                return
             if self._counts(since):
                 self._execute(command)
 
@@ -231,7 +318,7 @@ class Leader:
 
     def _publish(self, epoch: Epoch, version: int, states: list[State]) -> None:
         """The manifest is written, unless a rollback came before."""
-        if epoch == self.epoch:
+        if epoch == self.epoch and not self.stopped:
             want = self.plain.at(version)
             assert states == want, f"checkpoint of {version}: {states} is not {want}"
             self.checkpoints[version] = states
@@ -248,7 +335,8 @@ class Leader:
 
     def _to_all(self, name: str, *arguments: object) -> None:
         for shard in self.world.shards.values():
-            self.world.net.send(shard.from_leader, getattr(shard, name), self.epoch, *arguments)
+            link, _ = self.links[shard.name]
+            self.world.net.send(link, getattr(shard, name), self.epoch, *arguments)
 
     def _execute(self, command: Command) -> None:
         world = self.world
@@ -294,7 +382,8 @@ class Leader:
                 for shard in world.shards.values():
                     self._assign(shard)
             case do.Exchanged():
-                taken = all(world.shards[s].epoch == self.epoch for s in self._exchanging)
+                shards = [world.shards[s] for s in self._exchanging]
+                taken = all(s.epoch == self.epoch or s.leader is not self for s in shards)
                 assert taken or "half-map" in world.off, "not every shard has taken the map"
                 for trainer in sorted(self.trainers.values(), key=lambda t: t.name):
                     self._tell_map(trainer)
@@ -315,7 +404,7 @@ class Leader:
                 self.finished = version
             case do.Rest(version):
                 self.resting = True
-                saved = version == self.start or version in self.checkpoints
+                saved = version == 0 or version in self.checkpoints
                 assert saved, f"rests at {version}, which is not saved"
             case do.Evaluated(version, metrics):
                 self.evaluated = max(version, self.evaluated)
@@ -330,11 +419,18 @@ class Leader:
                 assert said or world.failing, f"all is said again, yet: {reason}"
 
     def reopen(self, epoch: Epoch) -> None:
-        if epoch == self.epoch:
+        if epoch == self.epoch and not self.stopped:
             self.open(new_term=False)
 
     def _skip(self, interval: Interval) -> None:
         self.skips = sorted([*self.skips, interval])
+        if self.world.heirs:
+            self.world.net.later(self._keep, list(self.skips))
+
+    def _keep(self, skips: list[Interval]) -> None:
+        """The list of skips comes to the store."""
+        if not self.stopped and len(skips) > len(self.world.kept):
+            self.world.kept = skips
 
     def _row(self, row: do.IterationDone) -> None:
         t = row.iteration

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from protocol_estate import Estate, inherit
 from protocol_following import Feed, Following
 from protocol_job import State, step
 from protocol_net import Link
@@ -18,6 +19,7 @@ from elps.psshard.core.part import Advance, Part, Reading, Verdict
 from elps.stream.interval import Interval
 
 if TYPE_CHECKING:
+    from protocol_leader import Leader
     from protocol_trainer import Trainer
     from protocol_world import World
 
@@ -73,9 +75,12 @@ class Shard:
         self.world, self.name = world, name
         self.partitions: list[PartitionId] = []
         self.from_leader, self.to_leader = Link(f"L>{name}"), Link(f"{name}>L")
-        self.epoch = NO_EPOCH
+        self.leader: Leader  #: of the term that it was told of last
+        self.epoch = self.opened = NO_EPOCH
         self.part: Part | None = None
         self.slab: Slab = {}
+        self.estate = Estate()  #: of the term before, until an assignment comes
+        self.writes: list[tuple[Part, Slab, Advance, tuple[int, int]]] = []  #: under way
         self.following = Following(self)
         self.waiting: list[Pull] = []
         self.called: dict[WorkerId, int] = {}
@@ -94,6 +99,8 @@ class Shard:
         states: list[State] | None,
         placed: dict[PartitionId, ShardId],
         skips: tuple[Interval, ...],
+        opened: Epoch,
+        inherited: bool,
     ) -> None:
         """Begin an epoch, without states with what is here; a repeat reports again what may have been lost."""
         if standing(epoch, self.epoch) is Standing.STALE:
@@ -104,26 +111,47 @@ class Shard:
                 self.part.grant(epoch, interval)
             self._advance_all()
             if self.low >= 0:
-                self.tell(self.world.leader.progressed, self.low)
+                self.tell(self.leader.progressed, self.low)
             if self.aside is not None and self.aside.stored:
-                self.tell(self.world.leader.saved, self.aside.version, self.aside.copies)
+                self.tell(self.leader.saved, self.aside.version, self.aside.copies)
             return
         mine = [p for p in sorted(placed) if placed[p] == self.name]
         part, slab = self.world.part(epoch, skips), {}
-        if states is None and not self._carry(part, slab, mine, start):
-            self.world.net.send(self.to_leader, self.world.leader.trouble, self.name, epoch)
+        take_over = inherit if inherited else Shard._carry
+        if states is None and not take_over(self, part, slab, mine, start):
+            self.world.net.send(self.to_leader, self.leader.trouble, self.name, epoch)
             return
         self.following.forget()
-        self.epoch, self.part, self.partitions = epoch, part, mine
+        self.epoch, self.opened, self.part, self.partitions = epoch, opened, part, mine
         self.slab, self.called, self.aside, self.low = slab, {}, None, -1
+        self.estate = Estate()
         if states is not None:
             for p in mine:
                 self.world.net.later(self._load, self.part, p, start, states[p])
         if not mine:
             self._rose(self.world.job.rules.iterations)
         elif states is None:
-            self._rose(start)
+            self._rose(min(map(part.version, mine)))
         self._look_at_pulls()
+
+    def take_stock(self, _: Epoch) -> None:
+        """Say what there is of the term before."""
+        stock = self.estate.stock(len(self.world.job.partitions))
+        self.world.net.send(self.to_leader, self.leader.stocked, self.name, stock)
+
+    def turn_to(self, epoch: Epoch) -> None:
+        """Nothing of an earlier term is served any more."""
+        self.following.forget()
+        if "old-term" not in self.world.off:
+            self.epoch, self.part, self.slab, self.aside = epoch, None, {}, None
+        self.called, self.low = {}, -1
+        self._look_at_pulls()
+
+    def finish_writing(self) -> None:
+        """What is being written of versions is written; nothing new is begun."""
+        writes, self.writes = self.writes, []
+        for write in writes:
+            self._write(*write)
 
     def _carry(self, part: Part, slab: Slab, mine: list[PartitionId], start: int) -> bool:
         """Take over what this shard held or followed; False when something is not here at this version."""
@@ -166,7 +194,7 @@ class Shard:
     def freeze(self, epoch: Epoch, interval: Interval, attempt: int) -> None:
         if epoch == self.epoch and self.part is not None:
             clean = self.part.freeze(epoch, interval)
-            self.tell(self.world.leader.froze, interval, attempt, clean)
+            self.tell(self.leader.froze, interval, attempt, clean)
 
     def thaw(self, epoch: Epoch, interval: Interval) -> None:
         if self.part is not None:
@@ -187,7 +215,7 @@ class Shard:
             return
         if self.aside is not None and self.aside.version == version:
             if self.aside.stored:
-                self.tell(self.world.leader.saved, version, self.aside.copies)
+                self.tell(self.leader.saved, version, self.aside.copies)
         elif self.part.rests_at(version) or not self.partitions:
             steps = {p: self.part.steps(p) for p in self.part.partitions}
             self.aside = Aside(version, steps)
@@ -196,7 +224,7 @@ class Shard:
             self.world.net.later(self._store, self.aside)
         else:
             self.world.missed += 1
-            self.tell(self.world.leader.missed, version)
+            self.tell(self.leader.missed, version)
 
     def _copy(self, slab: Slab, aside: Aside, p: PartitionId) -> None:
         if p not in aside.copies:
@@ -210,7 +238,7 @@ class Shard:
             self.world.net.later(self._store, aside)
             return
         aside.stored = True
-        self.tell(self.world.leader.saved, aside.version, aside.copies)
+        self.tell(self.leader.saved, aside.version, aside.copies)
 
     # --- gradients ------------------------------------------------------------------------------------------------
 
@@ -281,9 +309,19 @@ class Shard:
         old, momentum = block.values[advance.iteration % 2], block.momentum
         if advance.count:
             block.momentum = GARBAGE
-        self.world.net.later(self._written, part, slab, advance, (old, momentum))
+        write = part, slab, advance, (old, momentum)
+        self.writes.append(write)
+        self.world.net.later(self._written, write)
 
-    def _written(self, part: Part, slab: Slab, advance: Advance, old: tuple[int, int]) -> None:
+    def _written(self, write: tuple[Part, Slab, Advance, tuple[int, int]]) -> None:
+        if not any(write is w for w in self.writes):
+            return  # it was waited for
+        self.writes = [w for w in self.writes if w is not write]
+        part, slab, advance, _ = write
+        self._write(*write)
+        self._advance(part, slab, advance.partition)
+
+    def _write(self, part: Part, slab: Slab, advance: Advance, old: tuple[int, int]) -> None:
         p = advance.partition
         block = slab[p]
         slots = sorted(block.slots)
@@ -303,14 +341,13 @@ class Shard:
             part.check_invariants()
             self._rose(min(map(part.version, part.partitions)))
             self._look_at_pulls()
-        self._advance(part, slab, p)
 
     def _rose(self, low: int) -> None:
         if low > self.low and (
             self.part is None or len(self.part.partitions) == len(self.partitions)
         ):
             self.low = low
-            self.tell(self.world.leader.progressed, low)
+            self.tell(self.leader.progressed, low)
 
     # --- values ---------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ class Trainer:
 
     def __init__(self, world: World, name: WorkerId) -> None:
         self.world, self.name = world, name
+        self.leader = world.leader  #: it is of one term
         self.to_leader, self.from_leader = Link(f"{name}>L"), Link(f"L>{name}")
         self.out = {s: Link(f"{name}>{s}") for s in world.shards}
         self.back = {s: Link(f"{s}>{name}") for s in world.shards}
@@ -39,6 +40,7 @@ class Trainer:
         self.map: Map | None = None  #: a new one, to be read when the computation under way is done
         self.unacked: dict[PartitionId, tuple[ShardId, Gradient]] = {}
         self.whole = False  #: everything is pulled, but the gradient's memory is in use
+        self.retiring = False  #: it is to end what it has in hand, and go
         self.dead = False
         self.hung = False
         self.stalled: list[tuple[int]] = []  #: computations that began before it hung
@@ -68,9 +70,22 @@ class Trainer:
         if not goes_on or asks or "double-ask" in off:
             self.ask()
 
+    def retire(self) -> None:
+        self.retiring = True
+        self.tell(self.leader.retires)
+        self._go_if_done()
+
+    def _go_if_done(self) -> bool:
+        if self.retiring and not self.dead and not self.unacked and self.lease is None:
+            self.dead = True
+            self.tell(self.leader.left)
+        return self.dead
+
     def ask(self) -> None:
+        if self._go_if_done():
+            return
         self.asking = True
-        self.tell(self.world.leader.asked)
+        self.tell(self.leader.asked)
 
     def lend(self, epoch: Epoch, lease: Lend) -> None:
         if epoch != self.epoch:
@@ -137,9 +152,10 @@ class Trainer:
         self._do(lease, values)
         if self.map is not None:
             self.begin(*self.map)
+        self._go_if_done()
 
     def _do(self, lease: Lend, values: list[int]) -> None:
-        job, leader = self.world.job, self.world.leader
+        job, leader = self.world.job, self.leader
         self.asking = True  # with what is told
         if lease.kind == "evaluate":
             self.tell(
@@ -175,11 +191,12 @@ class Trainer:
             return
         del self.unacked[p]
         if not self.unacked:
-            self.tell(self.world.leader.pushed, t)
+            self.tell(self.leader.pushed, t)
             if self.next is not None and self.epoch is not None:
                 self.lend(self.epoch, self.next)
             elif self.whole and self.lease is not None:
                 self.world.net.later(self._compute, self.lease.ticket)
+            self._go_if_done()
 
     # --- connections ----------------------------------------------------------------------------------------------
 

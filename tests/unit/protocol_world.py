@@ -25,9 +25,10 @@ from protocol_net import Net
 from protocol_shard import Shard
 from protocol_trainer import Trainer
 
-from elps.contracts.epoch import Epoch
+from elps.contracts.epoch import NO_EPOCH, Epoch
 from elps.contracts.ids import ShardId
 from elps.psshard.core.clock import Clock
+from elps.psshard.core.inheriting import Stocktaking
 from elps.psshard.core.moving import Moving
 from elps.psshard.core.part import Part
 from elps.stream.interval import Interval
@@ -50,23 +51,26 @@ class World(Failures):
         part: type[Part] = Part,
         clock: Callable[..., Clock] = Clock,
         moving: type[Moving] = Moving,
+        taking: type[Stocktaking] = Stocktaking,
         off: frozenset[str] = frozenset(),
         focus: str | None = None,
         thorough: bool = False,
     ) -> None:
         r = self.r = random.Random(seed)
         self.off, self.thorough = off, thorough
-        self._part, self.clock, self.moving = part, clock, moving
+        self._part, self.clock, self.moving, self.taking = part, clock, moving, taking
         drawn = r.choice(FOCUSES)
         self.focus = focus or drawn
-        self.job = draw_job(r, self.focus)
+        self.heirs = self.focus == "heirs"
+        self.kind = r.choice(("heirs", "skips", "pauses")) if self.heirs else self.focus
+        self.job = draw_job(r, self.kind)
         self.net = Net(r)
         self.now, self.healed_at, self.healed_s = 0.0, 0, 0.0
         quiet = self.focus in ("all", "moves") and r.random() < 0.15
         self.trouble = not quiet  #: whether anything ever fails
         self.failing = int(self.trouble)  #: whether anything fails now
         self.pipelined = r.random() < 0.5
-        self.moves = self.focus == "moves"
+        self.moves = self.focus == "moves" or (self.heirs and r.random() < 0.5)
         names = [
             ShardId(f"s{i}") for i in range(r.choice((2, 3, 3, 4) if self.moves else (1, 2, 2, 3)))
         ]
@@ -76,8 +80,12 @@ class World(Failures):
         self.shards = {s: Shard(self, s) for s in names}
         self.trainers: list[Trainer] = []
         self.missed = self.dismissed = self.released = self.rolled_back = 0
-        self.exchanges = self.troubles = 0
+        self.exchanges = self.troubles = self.inherited = self.bereft = 0
+        self.kept = list(self.job.skips)  #: the list of skips in the store
+        self.history = NO_EPOCH  #: the newest opening that the scheduler has heard of
         self.leader = Leader(self, {p: r.choice(holders) for p in self.job.partitions})
+        for shard in self.shards.values():
+            shard.leader = self.leader
         self.leader.open(new_term=False)
         for _ in range(r.randint(1, 4)):
             self._join()
@@ -121,7 +129,8 @@ class World(Failures):
         """Nothing fails any more."""
         self.net.stall = 0.0
         self.net.go_on()
-        self.healed_at, self.healed_s = self.leader.clock.t, self.now
+        clock = self.leader.clock
+        self.healed_at, self.healed_s = clock.t if clock is not None else 0, self.now
         for trainer in self.trainers:
             if trainer.hung and self.r.random() < 0.5:
                 trainer.wake()  # the others never do
@@ -129,7 +138,7 @@ class World(Failures):
                 if not trainer.back[s].up:
                     trainer.reconnect(s)
         for shard in self.shards.values():
-            if not shard.to_leader.up:
+            if not shard.to_leader.up and shard.leader is self.leader:
                 self.leader.link_restored(shard)
         for link in self._links():
             link.slow = False
@@ -152,11 +161,15 @@ class World(Failures):
                 continue
             assert not self.calm or idle < 3, "nothing failed, yet it waits for a deadline"
             idle += 1
-            assert idle < MAX_IDLE, f"stuck: {self.leader.clock.waiting_for(self.now)}"
+            assert idle < MAX_IDLE, f"stuck: {self._waits()}"
             self.now += 5.0
             self.leader.event(self.leader.epoch, lambda c: c.tick(self.now))
             self._man()
-        raise AssertionError(f"no end: {self.leader.clock.waiting_for(self.now)}")
+        raise AssertionError(f"no end: {self._waits()}")
+
+    def _waits(self) -> str:
+        clock = self.leader.clock
+        return clock.waiting_for(self.now) if clock is not None else "stocks are being taken"
 
     def _replan(self) -> None:
         if self.wants and self.r.random() < 0.02:
@@ -181,7 +194,7 @@ class World(Failures):
         assert end is not None
         assert end <= self.job.rules.iterations
         assert leader.row == end, f"{leader.row} rows for {end} iterations"
-        assert end == leader.start or max(leader.checkpoints) == end, "the end is not saved"
+        assert end == 0 or max(leader.checkpoints) == end, "the end is not saved"
         if self.calm:
             given_up = self.dismissed + self.released
             assert not given_up, "nothing failed, yet somebody was given up"
@@ -207,6 +220,7 @@ class World(Failures):
 
     def _judge_moves(self, end: int) -> None:
         """Everything lies where it was wanted, if there was time for it, and nothing else is left of a wave."""
+        assert self.leader.clock is not None
         leader, moving = self.leader, self.leader.clock._moving
         versions = end - max(leader.wanted_at, self.healed_at)
         if versions > VERSIONS_A_WAVE * len(self.sizes) and moving._retry_at <= self.healed_s:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from elps.contracts.epoch import Term
+from elps.contracts.epoch import Epoch, Term
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.messages import (
     AgentBeat,
@@ -42,6 +42,26 @@ class Hosted:
     wanted: list[ShardId] = field(default_factory=list)  #: of that plan
     owners: dict[ShardId, Hosted] = field(default_factory=dict)  #: empty until it has opened
     copies: dict[ShardId, Hosted] = field(default_factory=dict)  #: made on these
+    at: tuple[int, tuple[ShardId, ...]] | None = (
+        None  #: iteration of what it holds, and all that hold a part of it
+    )
+    before: Hosted | None = None  #: of the term before, if this one goes on from it
+
+    def go_on(self, found: Mapping[ShardId, Hosted]) -> None:
+        """Open: with what the shards have from the term before, if that is all of it."""
+        claims = {n: s.before.at for n, s in found.items() if s.before and s.before.at}
+        newest = max(claims.values(), default=(0, ()))
+        if claims and all(n in claims for n in newest[1]):
+            self.iteration = newest[0]
+            self.owners = {n: found[n] for n in newest[1]}
+        else:
+            self.owners = dict(found)
+
+    def hold(self) -> None:
+        """What is on the shards is of this iteration."""
+        names = tuple(sorted(self.owners))
+        for share in self.owners.values():
+            share.at = self.iteration, names
 
     @property
     def resting(self) -> bool:
@@ -119,6 +139,7 @@ class FakeShard(FakeMember):
                 holders=[*{**hosted.owners, **hosted.copies}],
                 moving="moving" if hosted.copies else "",
                 obeys=hosted.plan if hosted.leads else None,
+                opened=Epoch(hosted.term, 1) if hosted.owners else None,
             )
             for job, hosted in self.jobs.items()
         ]
@@ -140,6 +161,7 @@ class FakeShard(FakeMember):
                         names,
                         list(workers),
                         iteration=checkpoints.get(job, 0),
+                        before=held if message.inherits is not None else None,
                     )
             case DropJob(job=job, term=term):
                 if job in self.jobs and self.jobs[job].term.number <= term.number:

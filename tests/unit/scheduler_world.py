@@ -120,7 +120,19 @@ class World:
             assert (record.seq, record.document) == (before.seq, before.document)
             assert record.workers_named >= before.workers_named
             assert record.terms >= before.terms
+            if (now := record.allocation) is not None and now.inherits is not None:
+                self.check_succession(before, now)
         self.store[record.id] = record
+
+    def check_succession(self, before: JobRecord, now: Allocation) -> None:
+        """A leader that leaves has given away all that it held before another one is named."""
+        old = before.allocation
+        if old is None or old.term == now.term:
+            return
+        lead = self.shards[old.shards[0]].jobs.get(before.id)
+        if lead is not None and lead.term == old.term and self.shards[old.shards[0]].leaving:
+            assert old.shards[0] not in lead.owners, "named while the one before held a part"
+            assert set(lead.owners) <= set(now.shards), "named without some that hold a part"
 
     def records(self) -> dict[JobId, JobRecord]:
         return self.core.book.records
@@ -221,9 +233,10 @@ class World:
             whole = self.whole(job, hosted)
             if whole and not hosted.owners:
                 found = {name: self.share(name, job, hosted) for name in hosted.shards}
-                hosted.owners = {name: share for name, share in found.items() if share is not None}
+                hosted.go_on({name: share for name, share in found.items() if share is not None})
             last = ITERATIONS - 1 if self.lasting else ITERATIONS
             hosted.step(bool(self.ready(job, hosted)) and whole, last)
+            hosted.hold()
             if hosted.phase == "paused":
                 self.checkpoints[job] = hosted.iteration
             if hosted.resting or hosted.goal == "pause":

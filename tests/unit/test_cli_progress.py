@@ -153,6 +153,16 @@ def test_an_evaluation_is_told_and_kept() -> None:
     assert "accuracy 0.9625" in progress.line()
 
 
+def test_what_comes_late_of_a_leader_that_was_succeeded_is_not_told() -> None:
+    progress = JobProgress("j")
+    before, after = (
+        JobEvent(job=JobId("j"), what="worker_joined", at=at, term=term)
+        for at, term in ((5.0, 1), (6.0, 2))
+    )
+    assert progress.take_event(after)
+    assert progress.take_event(before) == []
+
+
 def test_whatever_the_order_of_delivery_the_newest_state_stands() -> None:
     events = [change(s, float(i)) for i, s in enumerate(list(JobState)[:6])]
     for seed in range(50):

@@ -11,6 +11,7 @@ from elps.cli.trial import (
     Finding,
     Floats,
     Gradient,
+    Step,
     computes_in_float32,
     judge_slope,
     judge_step,
@@ -43,6 +44,17 @@ def squares(params: Floats, interval: Interval) -> tuple[float, Floats]:
     return float(0.5 * (off**2).sum()), x.T @ off
 
 
+def step_of(document: JobDocument, layout: Layout, start: Floats, gradient: Gradient) -> Step:
+    first = gradient(start, GEOMETRY.iteration(0))
+    return take_step(document, layout, start, first, gradient, GEOMETRY)
+
+
+def sums_of(start: Floats, gradient: Gradient, geometry: Geometry = GEOMETRY) -> Iterator[Finding]:
+    batch = geometry.iteration(0)
+    twice = gradient(start, batch), gradient(start, batch)
+    return judge_sums(job(), start, twice, gradient, geometry)
+
+
 def found(findings: Iterator[Finding], about: str) -> Finding:
     [finding] = [f for f in findings if f.about == about]
     return finding
@@ -50,8 +62,8 @@ def found(findings: Iterator[Finding], about: str) -> Finding:
 
 def test_a_good_task_passes_every_question() -> None:
     start = np.ones(D)
-    step = take_step(job(), LAYOUT, start, squares, GEOMETRY)
-    findings = [*judge_step(step), *judge_sums(job(), start, squares, GEOMETRY)]
+    step = step_of(job(), LAYOUT, start, squares)
+    findings = [*judge_step(step), *sums_of(start, squares)]
     findings.append(judge_slope(start, squares, GEOMETRY.iteration(0)))
     assert [f.about for f in findings] == ["finite", "step", "repeatable", "additive", "slope"]
     assert all(f.ok for f in findings)
@@ -64,7 +76,7 @@ def test_means_in_place_of_sums_are_recognised() -> None:
         loss, g = squares(params, interval)
         return loss / interval.size, g / interval.size
 
-    finding = found(judge_sums(job(), np.ones(D), means, GEOMETRY), "additive")
+    finding = found(sums_of(np.ones(D), means), "additive")
     assert not finding.ok
     assert "gives means over its batch" in finding.text
 
@@ -74,7 +86,7 @@ def test_a_task_that_couples_samples_is_told_to_set_a_granule() -> None:
         loss, g = squares(params, interval)
         return loss, g / X[interval.lo : interval.hi].std()
 
-    finding = found(judge_sums(job(), np.ones(D), normed, GEOMETRY), "additive")
+    finding = found(sums_of(np.ones(D), normed), "additive")
     assert not finding.ok
     assert "Set batch.granule (for instance 4)" in finding.text
 
@@ -85,7 +97,7 @@ def test_a_batch_of_one_granule_needs_no_sums() -> None:
         return loss, g / X[interval.lo : interval.hi].std()
 
     whole = Geometry(N, 16, 16)
-    assert found(judge_sums(job(), np.ones(D), normed, whole), "additive").ok
+    assert found(sums_of(np.ones(D), normed, whole), "additive").ok
 
 
 def test_hidden_randomness_is_recognised() -> None:
@@ -95,7 +107,7 @@ def test_hidden_randomness_is_recognised() -> None:
         loss, g = squares(params, interval)
         return loss, g * rng.uniform(0.5, 1.5, D)
 
-    [finding] = judge_sums(job(), np.ones(D), noisy, GEOMETRY)
+    [finding] = sums_of(np.ones(D), noisy)
     assert finding.about == "repeatable"
     assert not finding.ok
 
@@ -133,14 +145,14 @@ def test_nan_names_the_parameter_and_asks_nothing_more() -> None:
     def broken(params: Floats, interval: Interval) -> tuple[float, Floats]:
         return squares(params, interval)[0], np.full(D, np.nan)
 
-    [finding] = judge_step(take_step(job(), LAYOUT, np.ones(D), broken, GEOMETRY))
+    [finding] = judge_step(step_of(job(), LAYOUT, np.ones(D), broken))
     assert not finding.ok
     assert "not finite in w" in finding.text
 
 
 def test_a_rate_that_is_too_large_is_a_warning_only() -> None:
     high = job(optimizer={"name": "sgd", "lr": 100.0})
-    step = take_step(high, LAYOUT, np.ones(D), squares, GEOMETRY)
+    step = step_of(high, LAYOUT, np.ones(D), squares)
     finding = found(judge_step(step), "step")
     assert not finding.ok
     assert not finding.grave
@@ -151,7 +163,7 @@ def test_a_zero_gradient_is_grave_and_a_still_parameter_is_told() -> None:
     def zero(params: Floats, interval: Interval) -> tuple[float, Floats]:
         return 1.0, np.zeros(D)
 
-    finding = found(judge_step(take_step(job(), LAYOUT, np.ones(D), zero, GEOMETRY)), "step")
+    finding = found(judge_step(step_of(job(), LAYOUT, np.ones(D), zero)), "step")
     assert finding.grave
     two = Layout.of({"w": np.zeros(D), "unused": np.zeros(2)}, "float64")
 
@@ -159,7 +171,7 @@ def test_a_zero_gradient_is_grave_and_a_still_parameter_is_told() -> None:
         loss, g = squares(params[:D], interval)
         return loss, np.concatenate([g, np.zeros(2)])
 
-    findings = list(judge_step(take_step(job(), two, np.ones(D + 2), half, GEOMETRY)))
+    findings = list(judge_step(step_of(job(), two, np.ones(D + 2), half)))
     assert findings[-1].text.startswith("no gradient in unused")
 
 
@@ -171,5 +183,5 @@ def test_a_gradient_function_is_never_given_the_same_buffers_twice() -> None:
         return squares(params, interval)
 
     gradient: Gradient = keeping
-    list(judge_sums(job(), np.ones(D), gradient, GEOMETRY))
+    list(sums_of(np.ones(D), gradient))
     assert all((p == 1).all() for p in kept)

@@ -33,14 +33,24 @@ def test_each_service_is_told_the_addresses_and_its_own_name(tmp_path: Path) -> 
 
 
 def test_a_users_own_settings_win_where_the_stack_does_not_decide(tmp_path: Path) -> None:
-    (tmp_path / "examples").mkdir()
     record = new_record()
-    assert environment("agent-1", tmp_path / ".elps", record, {})["ELPS_TASK_PATH"] == str(
-        tmp_path / "examples"
-    )
-    told = {"ELPS_TASK_PATH": "/mine", "ELPS_HOST": "10.0.0.1"}
-    env = environment("agent-1", tmp_path / ".elps", record, told)
-    assert (env["ELPS_TASK_PATH"], env["ELPS_HOST"]) == ("/mine", "10.0.0.1")
+    assert environment("agent-1", tmp_path / ".elps", record, {})["ELPS_HOST"] == "127.0.0.1"
+    env = environment("agent-1", tmp_path / ".elps", record, {"ELPS_HOST": "10.0.0.1"})
+    assert env["ELPS_HOST"] == "10.0.0.1"
+
+
+def test_agents_are_told_the_paths_on_record_and_the_examples(tmp_path: Path) -> None:
+    home = tmp_path / ".elps"
+    record = new_record()
+    assert "ELPS_TASK_PATH" not in environment("agent-1", home, record, {})
+    (tmp_path / "examples" / "one").mkdir(parents=True)
+    examples = f"{tmp_path}/examples:{tmp_path}/examples/one"
+    assert environment("agent-1", home, record, {})["ELPS_TASK_PATH"] == examples
+
+    record.paths = {"ELPS_TASK_PATH": "/mine", "ELPS_DATA_PATH": "/data"}
+    env = environment("agent-1", home, record, {"ELPS_TASK_PATH": "relative"})
+    assert env["ELPS_TASK_PATH"] == f"/mine:{examples}"
+    assert env["ELPS_DATA_PATH"] == "/data"
 
 
 def test_programs_are_found_by_kind() -> None:

@@ -123,6 +123,23 @@ def test_a_rollback_voids_the_rows_and_evaluations_after_it() -> None:
     assert not history.add(row(6, term=1))
 
 
+def test_a_late_evaluation_is_void_where_its_parameters_are() -> None:
+    history = History()
+    for i in range(10):
+        history.add(row(i, term=1, at=float(i)))
+    history.add(row(6, term=2, at=20.0))
+
+    def evaluated(iteration: int, term: int) -> None:
+        history.evaluated(Evaluation(iteration=iteration, at=30.0, metrics={}, term=term))
+
+    for iteration in (6, 7, 9):
+        evaluated(iteration, term=1)
+    assert [e.iteration for e in history.evaluations] == [6], "the new term began with these"
+    evaluated(7, term=2)
+    evaluated(7, term=1)
+    assert [(e.iteration, e.term) for e in history.evaluations] == [(6, 1), (7, 2)]
+
+
 def test_rows_of_a_new_term_that_overtook_each_other_all_stay() -> None:
     history = History()
     for i in range(10):

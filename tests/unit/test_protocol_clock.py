@@ -78,6 +78,56 @@ class Game:
 
 
 # --- leases -----------------------------------------------------------------------------------------------------------
+def test_who_will_go_ends_what_it_has_and_the_next_cut_leaves_it_out() -> None:
+    game = Game(A, B, C)
+    leases = [game.lease(w) for w in (A, B, C)]
+    game("worker_retires", C)
+    assert not game.said
+    game.compute(C)
+    assert not game.of(do.Lend)
+    game.compute(A)
+    assert game.lease(A).interval == Interval(4, 6)
+    game("worker_left", C, "its agent ends it")
+    assert [r.what for r in game.of(do.Remark)] == ["worker_left"]
+    game.compute(B)
+    game.held(1)
+    assert game.lease(B).interval == Interval(6, 8)
+    assert [lease.version for lease in leases] == [0, 0, 0]
+
+
+def test_what_is_only_meant_for_one_who_will_go_is_cut_anew_or_free() -> None:
+    game = Game(A, B, C)
+    game.compute(A)
+    assert game.lease(A).version == 1
+    game("worker_retires", C)
+    game.compute(C)
+    game("worker_left", C, "its agent ends it")
+    game.compute(B)
+    game.held(1)
+    game.compute(A)
+    game.compute(B)
+    lent = [c.interval for c in game.all if isinstance(c, do.Lend) and c.version == 1]
+    assert sorted(lent) == [Interval(4, 6), Interval(6, 7), Interval(7, 8)]
+
+
+def test_what_every_shard_has_of_a_worker_that_goes_is_not_lent_again() -> None:
+    game = Game(A, B)
+    game.compute(A)
+    game("worker_left", A, "its agent ends it")
+    freed = [r for r in game.of(do.Remark) if r.what == "released"]
+    assert [r.iteration for r in freed] == [1]
+    game.compute(B)
+    assert game.lease(B).version == 1
+
+
+def test_one_who_will_go_and_does_not_is_given_up() -> None:
+    game = Game(A, B)
+    game("worker_retires", B)
+    game.compute(B)
+    game.compute(A)
+    game.now = 21.0
+    game("tick")
+    assert [d.worker for d in game.of(do.Dismiss)] == [B]
 
 
 def test_workers_get_equal_parts_of_an_iteration_and_then_of_the_next() -> None:

@@ -14,8 +14,8 @@ from elps.contracts.errors import IllegalEvent
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.job import JobDocument
 from elps.contracts.state import Allocation, JobRecord, JobState
+from elps.contracts.texts import LOGGED_CHARACTERS
 from elps.scheduler.core.life import (
-    CHANGE_REASON_LENGTH,
     CHANGES,
     CHANGES_KEPT,
     LifeEvent,
@@ -71,7 +71,8 @@ def test_an_event_either_is_in_the_table_or_raises_and_changes_nothing(
         if pausing and job.allocation is not None:
             job = msgspec.structs.replace(job, pausing=True)
         before = msgspec.to_builtins(job)
-        place = PLACE if event is LifeEvent.PLACED else None
+        given = event in (LifeEvent.PLACED, LifeEvent.SUCCEEDED)
+        place = PLACE if given else None
         try:
             changed = change(job, event, "because", float(next(at)), place)
         except IllegalEvent:
@@ -124,6 +125,6 @@ def test_a_record_of_a_version_without_changes_tells_what_it_was_in() -> None:
 def test_the_reason_of_a_past_change_is_short_and_keeps_both_ends() -> None:
     job = change(record(), LifeEvent.KILLED, f"begin {'x' * 4000} end", 2.0)
     reason = job.changes[-1].reason
-    assert len(reason) <= CHANGE_REASON_LENGTH
+    assert len(reason) <= LOGGED_CHARACTERS
     assert reason.startswith("begin")
     assert reason.endswith("end")

@@ -123,16 +123,16 @@ def test_nobody_is_lost_while_the_scheduler_cannot_hear() -> None:
     assert desk.state() is JobState.QUEUED
 
 
-def test_a_leaving_shard_has_its_job_checkpointed_and_placed_elsewhere() -> None:
+def test_a_leaving_shard_whose_job_no_other_can_take_has_it_checkpointed_and_placed_later() -> None:
     desk = Desk()
     desk.start()
-    desk.shard("s2")
     desk.sent.clear()
     desk.shard("s1", leaving=True)
     assert desk.take_sent(DirectJob)[-1][1].goal == "pause"
     desk.shard("s1", jobs=[desk.hosts(phase="paused", progress=Progress(iteration=3))])
     assert desk.state() is JobState.QUEUED
     desk.agent(trainers=[])
+    desk.shard("s2")
     assert desk.places() == ["s2"]
 
 

@@ -122,12 +122,6 @@ def test_a_leaving_shard_of_a_job_that_cannot_do_without_has_it_placed_anew() ->
     assert "shard s1 is leaving and no other is free" in desk.record().changes[-1].reason
 
 
-def test_a_leaving_leader_has_the_job_placed_anew() -> None:
-    desk = running(shards=2)
-    desk.shard("s0", leaving=True)
-    assert desk.take_sent(DirectJob)[-1][1].goal == "pause"
-
-
 def test_a_shard_that_dies_before_it_holds_anything_costs_the_job_nothing() -> None:
     desk = running(pool=2)
     term = desk.term()

@@ -6,6 +6,7 @@ from typing import Any
 
 from scheduler_desk import Desk, reborn
 
+from elps.contracts.epoch import Epoch
 from elps.contracts.messages import DirectJob, HostJob, Reply, ScaleCommand, StartTrainer
 from elps.contracts.state import JobState, Pinned
 from elps.scheduler.core.events import PublishEvent, UserAsked
@@ -158,7 +159,13 @@ def beats(desk: Desk, **lead: Any) -> None:
         desk.shard(shard, jobs=[desk.hosts(leads=False)])
     allocation = desk.record().allocation
     assert allocation is not None
-    usual = {"phase": "running", "ready": workers, "holders": places, "obeys": allocation.plan}
+    usual = {
+        "phase": "running",
+        "ready": workers,
+        "holders": places,
+        "obeys": allocation.plan,
+        "opened": Epoch(allocation.term, 1),
+    }
     desk.shard(places[0], jobs=[desk.hosts(**{**usual, **lead})])
 
 

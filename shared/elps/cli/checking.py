@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +32,7 @@ from elps.cli.trial import (
 from elps.contracts.errors import TaskError
 from elps.contracts.job import JobDocument
 from elps.data.failing import traceback_text
+from elps.optim.kernels import KERNELS_SETTING
 from elps.stream.geometry import Geometry
 from elps.stream.interval import Interval
 from elps.tasks.opening import OpenJob, open_job
@@ -62,8 +65,12 @@ class Checked:
 def check_file(file: str, settings: list[str] | None, *, as_json: bool) -> bool:
     """Check the job in a file and print what was seen; returns whether training can begin."""
     document, _ = read_job(file, settings)
+    os.environ.setdefault(
+        KERNELS_SETTING, "numpy"
+    )  # same bits: loading numba takes longer than all the rest
     try:
-        checked = check_job(document, local_env(os.environ, file))
+        with _telling() as tell:
+            checked = check_job(document, local_env(os.environ, file), tell)
     except TaskError as error:
         if error.__cause__ is not None:
             console_err().print(f"[dim]{plain(traceback_text(error).rstrip())}[/]")
@@ -75,23 +82,46 @@ def check_file(file: str, settings: list[str] | None, *, as_json: bool) -> bool:
     return checked.good
 
 
-def check_job(document: JobDocument, env: dict[str, str]) -> Checked:
+Tell = Callable[[str], None]
+"""Told what is being done, since some of it can take as long as the task does."""
+
+
+@contextmanager
+def _telling() -> Iterator[Tell]:
+    """On standard error: one line that changes and goes, on a terminal; else a line for each."""
+    out = console_err()
+    if not sys.stderr.isatty():
+        yield lambda doing: out.print(f"[dim]checking: {plain(doing)}[/]")
+        return
+    with out.status("checking") as status:
+        yield lambda doing: status.update(f"checking: {plain(doing)}")
+
+
+def check_job(document: JobDocument, env: dict[str, str], tell: Tell = lambda _: None) -> Checked:
     """Open the job, take its first step and look at all that `elps.cli.trial` asks. Raises `TaskError`."""
+    tell("opening task and data")
     began = time.monotonic()
     job = open_job(document, env)
     open_s = time.monotonic() - began
     geometry = geometry_of(document, job.samples)
-    start, gradient = job.initial(), gradient_of(job)
-    gradient(start, geometry.iteration(0))  # the first call pays for imports and caches
+    batch, start, gradient = geometry.iteration(0), job.initial(), gradient_of(job)
+    tell(f"a gradient of {batch.size} samples")
+    first = gradient(start, batch)  # the first call pays for imports and caches
+    tell("the same again")
     began = time.monotonic()
-    gradient(start, geometry.iteration(0))
+    again = gradient(start, batch)
     gradient_s = time.monotonic() - began
-    step = take_step(document, job.layout, start, gradient, geometry)
+    tell(f"one step of {document.optimizer.name}; a gradient takes {figures.seconds(gradient_s)}")
+    step = take_step(document, job.layout, start, first, gradient, geometry)
     findings = [*_judge_geometry(document, job, geometry), *judge_step(step)]
     if all(finding.ok for finding in findings if finding.about == "finite"):
-        findings += judge_sums(document, start, gradient, geometry)
+        tell("the sum over two halves")
+        findings += judge_sums(document, start, (first, again), gradient, geometry)
         if not any(finding.grave and not finding.ok for finding in findings):
+            tell("finite differences")
             findings += _try_slope(document, env, geometry, gradient_s)
+    if job.test is not None:
+        tell(f"evaluating {job.test_samples} held-out samples")
     findings += _try_evaluation(job, start)
     return Checked(job, geometry, open_s, gradient_s, step, findings)
 

@@ -62,7 +62,8 @@ class JobProgress:
     training_s: float = 0.0
     time_limit_s: float | None = None
     _changed_at: float = -1.0
-    _term: int = -1
+    _term: int = -1  #: of the rows
+    _newest_term: int = 0  #: heard of in any way
     _rows: deque[IterationRow] = field(
         default_factory=deque
     )  #: the newest WINDOW_S of training, oldest first
@@ -104,11 +105,16 @@ class JobProgress:
         self.training_s = max(self.training_s, job.training_s)
         if job.metrics:
             self.metrics = dict(job.metrics)
+        self._newest_term = max(self._newest_term, job.term)
         self._take_size(job)
         return self._change(job.state, job.reason, job.changed_at or 0.0)
 
     def take_event(self, event: JobEvent) -> list[Note]:
-        """Take an event; one that was told already gives no note."""
+        """Take an event; one that was told already gives no note, nor does one of a leader that was succeeded."""
+        if event.term is not None:
+            if event.term < self._newest_term:
+                return []
+            self._newest_term = event.term
         key = (event.what, event.at)
         if key in self._seen:
             return []
@@ -137,6 +143,7 @@ class JobProgress:
             self._term = row.term
             self._rows.clear()
             self._spent_s, self._samples = 0.0, 0
+        self._newest_term = max(self._newest_term, row.term)
         self._rows.append(row)
         self._spent_s += row.duration_s
         self._samples += row.samples

@@ -32,9 +32,7 @@ def scale(
             show_default=False,
         ),
     ] = None,
-    auto: Annotated[
-        bool, typer.Option("--auto", help="Free it again: the scheduler decides.")
-    ] = False,
+    auto: Annotated[bool, typer.Option("--auto", help="Free it again; see below.")] = False,
     reason: ReasonOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -42,6 +40,10 @@ def scale(
 
     The job is pinned at that size, through pauses and restarts too, until [bold]--auto[/]. What you leave out stays
     as it is. Numbers must lie within workers.min and max, shards.min and max of the job's file.
+
+    [bold]--auto[/] does not change the size of a job that trains: the scheduler's present policy, first come first
+    served, resizes none. It counts when the job starts anew, after a pause or a restart of the stack: then it gets
+    what is free, up to its file's max.
 
     It does not stop for it: new workers get ready while the others train, those that leave finish what they compute,
     and parameters move between shards in the background. The result is the same as without. When too little is free

@@ -23,7 +23,10 @@ from elps.tasks.layout import Layout
 
 Floats = NDArray[np.floating[Any]]
 
-Gradient = Callable[[Floats, Interval], tuple[float, Floats]]
+Sums = tuple[float, Floats]
+"""Loss sum and flat gradient sum of the samples of an interval."""
+
+Gradient = Callable[[Floats, Interval], Sums]
 """Loss sum and flat gradient sum of the samples of an interval, at flat parameters; neither argument is changed."""
 
 ADDITIVE_TOLERANCE = {"float32": 1e-4, "float64": 1e-8}
@@ -73,11 +76,19 @@ def geometry_of(job: JobDocument, samples: int) -> Geometry:
 
 
 def take_step(
-    job: JobDocument, layout: Layout, start: Floats, gradient: Gradient, geometry: Geometry
+    job: JobDocument,
+    layout: Layout,
+    start: Floats,
+    first: Sums,
+    gradient: Gradient,
+    geometry: Geometry,
 ) -> Step:
-    """The job's first optimizer step, and the loss of the same batch before and after."""
+    """The job's first optimizer step, and the loss of the same batch before and after.
+
+    `first` is what `gradient` gave for the first batch.
+    """
     batch = geometry.iteration(0)
-    loss, g = gradient(start, batch)
+    loss, g = first
     total = job.iterations or (job.passes or 1) * geometry.per_pass
     after = start.copy()
     state = {name: np.zeros_like(start) for name in state_names(job.optimizer)}
@@ -134,13 +145,19 @@ def judge_step(step: Step) -> Iterator[Finding]:
 
 
 def judge_sums(
-    job: JobDocument, start: Floats, gradient: Gradient, geometry: Geometry
+    job: JobDocument,
+    start: Floats,
+    twice: tuple[Sums, Sums],
+    gradient: Gradient,
+    geometry: Geometry,
 ) -> Iterator[Finding]:
-    """Whether the same call gives the same, and two halves give the whole."""
+    """Whether the same call gives the same, and two halves give the whole.
+
+    `twice` is what `gradient` gave for the first batch, asked two times.
+    """
     batch = geometry.iteration(0)
     tolerance = ADDITIVE_TOLERANCE[job.dtype]
-    loss, whole = gradient(start, batch)
-    again_loss, again = gradient(start, batch)
+    (loss, whole), (again_loss, again) = twice
     if _distance(again, whole) > tolerance or _apart(again_loss, loss) > tolerance:
         yield Finding(
             "repeatable",

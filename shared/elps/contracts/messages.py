@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from elps.contracts.epoch import Term
+from elps.contracts.epoch import Epoch, Term
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.job import JobDocument
 from elps.contracts.state import JobRecord, JobState, Progress
@@ -39,7 +39,8 @@ class ScaleCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """None: as it was pinned before, or as it was not."""
     shards: int | None = None
     auto: bool = False
-    """The size is the scheduler's to choose again; not with a number."""
+    """The size is the policy's to choose again, which with first come, first served is only when the job starts anew;
+    not with a number."""
     reason: str = ""
 
 
@@ -95,6 +96,8 @@ class HostedJob(msgspec.Struct, frozen=True, kw_only=True):
     """What is on its way between them, for people; empty while everything lies where it is wanted."""
     obeys: int | None = None
     """The highest `DirectJob.plan` heard; the shards of lower ones are no longer heeded. None: it does not heed any."""
+    opened: Epoch | None = None
+    """The opening, from a checkpoint or from version 0, that all values of the job have come from; None before it."""
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,6 +191,9 @@ class HostJob(Message, frozen=True, kw_only=True, tag="host_job"):
     """Trainers that the leader may admit."""
     progress: Progress
     """As far as the job had come before this term, for its counters to go on from."""
+    inherits: Epoch | None = None
+    """The term goes on from what the shards have of the one before, if that is all of it: what has come from this
+    opening, or from a later one. None: from the newest checkpoint."""
 
 
 class DropJob(Message, frozen=True, kw_only=True, tag="drop_job"):
@@ -260,6 +266,9 @@ class JobEvent(Message, frozen=True, kw_only=True, tag="event"):
     metrics: dict[str, float | None] = {}
     record: JobRecord | None = None
     """With a change of state or of size: the whole record, its secret blanked."""
+    term: int | None = None
+    """Number of the term of the leader that sent it: a leader that was cut off may not know yet that it was succeeded.
+    None: the scheduler sent it."""
 
 
 # --- telemetry, exchange elps.telemetry -------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from enum import Enum
 
 import msgspec
 
-from elps.contracts.epoch import Term
+from elps.contracts.epoch import Epoch, Term
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.job import JobDocument
 
@@ -51,6 +51,8 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     """The process of each shard: only it is asked to take part, for another one in its place would hold nothing."""
     lost: dict[ShardId, int] = {}
     """Shards that went before they held anything, with the first plan without them: taken again once that is obeyed."""
+    inherits: Epoch | None = None
+    """The term goes on from what the shards have of the one before; see `HostJob.inherits`."""
 
 
 class Pinned(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from elps.contracts.errors import ElpsError
 from elps.contracts.urls import masked
 from elps.local.binaries import provide
 from elps.local.home import elps_home
+from elps.local.paths import DATA_PATH, TASK_PATH, paths_in_force
 from elps.local.record import StackRecord, read_record
 from elps.local.report import as_table, report
 from elps.local.stack import UP_S, Stack
@@ -35,7 +36,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         match options.command:
             case "up":
-                record = stack.up(options.workers, options.shards, options.timeout)
+                record = stack.up(
+                    options.workers, options.shards, options.timeout, at_least=options.at_least
+                )
                 _welcome(stack, record)
             case "down":
                 stack.down()
@@ -68,6 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument(
         "--timeout", type=float, default=UP_S, help="seconds until healthy (default 60)"
     )
+    up.add_argument(
+        "--at-least", action="store_true", help="keep a running stack that is larger as it is"
+    )
     commands.add_parser("down", help="checkpoint running jobs and end the stack")
     status = commands.add_parser("status", help="show the processes")
     status.add_argument("--json", action="store_true", help="for programs")
@@ -85,11 +91,14 @@ def _count(text: str) -> int:
 
 
 def _welcome(stack: Stack, record: StackRecord) -> None:
+    paths = paths_in_force(record, stack.home)
     print(
         f"\n  monitor  {record.monitor_url}\n"
         f"  broker   {masked(record.amqp_url)}\n"
         f"  store    {masked(record.redis_url)}\n"
-        f"  logs     {stack.home / 'logs'}\n\n"
+        f"  logs     {stack.home / 'logs'}\n"
+        f"  code     {paths.get(TASK_PATH) or 'built-in tasks only'}  ({TASK_PATH})\n"
+        f"  data     {paths.get(DATA_PATH) or 'absolute paths only'}  ({DATA_PATH})\n\n"
         "  next     .venv/bin/elps submit JOB.toml · make status · make down\n"
     )
 

@@ -35,6 +35,8 @@ class StackRecord(msgspec.Struct, kw_only=True):
     store: Handle | None = None
     services: dict[str, Handle] = {}
     """By name: ``scheduler``, ``monitor``, ``shard-1``, ``agent-1`` …"""
+    paths: dict[str, str] = {}
+    """Where its agents take code and data from besides the examples, as `elps.local.paths` keeps it."""
 
     @property
     def monitor_url(self) -> str:

@@ -10,6 +10,7 @@ import psutil
 
 from elps.contracts.urls import masked
 from elps.local import health, processes
+from elps.local.paths import paths_in_force
 from elps.local.processes import Handle, is_alive
 from elps.local.record import StackRecord
 from elps.local.services import kind_of
@@ -39,6 +40,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     problems: list[str]
     monitor_url: str
     rows: list[Row]
+    paths: dict[str, str] = {}
+    """ELPS_TASK_PATH and ELPS_DATA_PATH as the agents have them."""
 
 
 def report(
@@ -69,7 +72,13 @@ def report(
     ]
     well = not problems and all(row.state in ("ok", NOT_OURS) for row in rows)
     status = "ok" if well else "degraded"
-    return Report(status=status, problems=problems, monitor_url=record.monitor_url, rows=rows)
+    return Report(
+        status=status,
+        problems=problems,
+        monitor_url=record.monitor_url,
+        rows=rows,
+        paths=paths_in_force(record, home),
+    )
 
 
 def _parts(record: StackRecord) -> list[tuple[str, Handle | None, str]]:
@@ -106,4 +115,5 @@ def as_table(report: Report) -> str:
         for line in lines
         if report.rows
     ]
+    told += [f"{variable}={path}" for variable, path in report.paths.items()]
     return "\n".join([*told, *report.problems, f"the stack is {report.status}"])

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from elps.local.paths import DATA_PATH, TASK_PATH, paths_in_force
 from elps.local.processes import PART_VARIABLE, STACK_VARIABLE
 from elps.local.record import StackRecord
 
@@ -64,7 +65,6 @@ def environment(
     name: str, home: Path, record: StackRecord, env: Mapping[str, str]
 ) -> dict[str, str]:
     """The environment of a service: ours, with what the stack decides."""
-    checkout = home.parent
     told = dict(env) | {
         STACK_VARIABLE: record.stack_id,
         PART_VARIABLE: "service",
@@ -77,9 +77,9 @@ def environment(
         "PYTHONUNBUFFERED": "1",
     }
     told.setdefault("ELPS_HOST", "127.0.0.1")
-    if (examples := checkout / "examples").is_dir():
-        allowed = [examples, *sorted(p for p in examples.iterdir() if p.is_dir())]
-        told.setdefault("ELPS_TASK_PATH", os.pathsep.join(map(str, allowed)))
+    for variable in (TASK_PATH, DATA_PATH):
+        told.pop(variable, None)
+    told |= paths_in_force(record, home)
     if kind_of(name) == SHARD:
         told["ELPS_SHARD_ID"] = name
     if kind_of(name) == AGENT:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import fcntl
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
-
 from elps.contracts.errors import ElpsError, SetupError
 from elps.local import health, processes
+from elps.local.paths import choose_paths
 from elps.local.ports import Reservations
 from elps.local.processes import Handle, is_alive
 from elps.local.record import StackRecord, new_record, read_record, write_record
@@ -57,15 +56,21 @@ class Stack:
         """Where a process of the stack writes."""
         return self.home / "logs" / f"{name}.log"
 
-    def up(self, workers: int, shards: int, timeout_s: float = UP_S) -> StackRecord:
+    def up(
+        self, workers: int, shards: int, timeout_s: float = UP_S, *, at_least: bool = False
+    ) -> StackRecord:
         """Have a stack of this size running and healthy; `SetupError` when it did not become so in time.
 
-        On failure what this call started is ended again.
+        With `at_least` one that is larger stays so. On failure what this call started is ended again.
         """
         began = time.monotonic()
         with self._locked(), Reservations() as reservations:
             record = read_record(self.home) or new_record()
             before = dict(_living(record))
+            if at_least:
+                workers = max(workers, _highest(before, AGENT))
+                shards = max(shards, _highest(before, SHARD))
+            choose_paths(record, self.env, cwd=Path.cwd(), running=_highest(before, AGENT) > 0)
             if not before:
                 self._end_leftovers(record, keep={})
             choose_addresses(
@@ -87,27 +92,9 @@ class Stack:
                 self._undo(record, before)
                 raise
             self._end_surplus(record, names(workers, shards))
-            self._tell_old_settings(before)
             self._end_leftovers(record, keep=dict(_living(record)))
             self.say(f"the stack is up ({time.monotonic() - began:.1f} s)")
             return record
-
-    def _tell_old_settings(self, before: Mapping[str, Handle]) -> None:
-        """Agents that were running keep the settings they were started with: say so where they differ."""
-        for name, handle in sorted(before.items()):
-            if kind_of(name) != AGENT:
-                continue
-            try:
-                theirs = psutil.Process(handle.pid).environ()
-            except psutil.Error:
-                continue
-            for variable in ("ELPS_TASK_PATH", "ELPS_DATA_PATH"):
-                wanted = self.env.get(variable)
-                if wanted is not None and theirs.get(variable) != wanted:
-                    self.say(
-                        f"{name} was running and keeps {variable}={theirs.get(variable, '')}: "
-                        "to change it, `make down` first (jobs go on afterwards)"
-                    )
 
     def down(self) -> None:
         """End the stack and all that is left of it; running jobs are checkpointed first."""
@@ -299,6 +286,11 @@ class Stack:
                 self.say("waiting for another command that works on this stack")
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def _highest(running: Iterable[str], kind: str) -> int:
+    """The highest number of the running members of a kind; 0 when there is none."""
+    return max((number_of(name) for name in running if kind_of(name) == kind), default=0)
 
 
 def _living(record: StackRecord) -> Iterator[tuple[str, Handle]]:

@@ -47,6 +47,8 @@ class Kind(IntEnum):
     """Version 0 is pushed to all shards."""
     LEAVING = 8
     """I was asked to end, and nothing of mine is under way; meta: why."""
+    RETIRING = 9
+    """I was asked to end: I finish what I have in hand; say STOP once that is nothing."""
     # leader to trainer
     MAP = 16
     """Meta: the shards and their partitions under this epoch."""
@@ -60,6 +62,8 @@ class Kind(IntEnum):
     """Nothing more to do; meta: why."""
     WAIT = 21
     """Still here, nothing to do yet: the answer to silence."""
+    AHEAD = 22
+    """Meta: shards that are to hold partitions soon, to be connected to meanwhile."""
     # trainer to shard, push connection
     PUSH = 32
     """One partition's part of a lease's gradient sum."""
@@ -111,6 +115,10 @@ class Kind(IntEnum):
     """Shard to leader: of wave `ticket`, `partition` copies are here; with `status` 1 all of them, at `iteration`."""
     UNFOLLOWED = 63
     """Shard to leader: wave `ticket` cannot go on; meta: why."""
+    TAKE_STOCK = 66
+    """Leader to shard: say what is there from the term before."""
+    STOCK = 67
+    """Shard to leader. Meta: partitions with their versions, what they have come from, skips in force."""
     # owner to follower
     STATE = 64
     """An array of a copy as it is at version `iteration`, for wave `ticket`; meta: name of the array, steps."""

@@ -10,6 +10,7 @@ import msgspec
 from elps.contracts.errors import ElpsError
 from elps.contracts.messages import AgentBeat, Query, WorkerTiming
 from elps.contracts.state import JobState
+from elps.contracts.texts import shortened
 from elps.monitor import views
 from elps.monitor.core.jobs import Job, led_by
 from elps.monitor.core.state import State
@@ -213,7 +214,7 @@ def _job(found: Job, reason_characters: int | None) -> views.JobView:
     return {
         "id": found.id,
         "state": state.value,
-        "reason": reason if reason_characters is None else reason[:reason_characters],
+        "reason": reason if reason_characters is None else shortened(reason, reason_characters),
         "phase": led.phase if led is not None else None,
         "task": record.document.task if record is not None else "",
         "group": record.document.group if record is not None else "",

@@ -132,6 +132,8 @@ class EvaluationView(TypedDict):
     iteration: int
     at: float
     metrics: dict[str, float | None]
+    term: int
+    """Of the leader that told it; 0: not known."""
 
 
 class IterationsView(TypedDict):

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from elps.contracts.epoch import Epoch
 from elps.contracts.ids import ShardId
+from elps.psshard.beginning import Beginning
 from elps.psshard.checkpointing import Checkpointing
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command
@@ -21,6 +22,7 @@ from elps.psshard.reports import (
     Missed,
     Progressed,
     Report,
+    Stocked,
     Trouble,
     Unfollowed,
     Written,
@@ -37,6 +39,7 @@ class Leader(Protocol):
     reporter: Reporter
     checkpointing: Checkpointing
     keeper: Keeper
+    beginning: Beginning
 
     def event(
         self, ask: Callable[[Clock, float], list[Command]], epoch: Epoch | None = None
@@ -90,6 +93,8 @@ class Answers:
                 self._lead.event(lambda clock, now: clock.checkpoint_abandoned(version, now), epoch)
             case Trouble():
                 self._trouble(shard, report)
+            case Stocked(_, stock):
+                self._lead.beginning.stocked(shard, stock)
 
     def _trouble(self, shard: ShardId, trouble: Trouble) -> None:
         with self._lead.lock:

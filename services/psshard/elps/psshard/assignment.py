@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from elps.contracts.errors import ProtocolError
+from elps.psshard.core.inheriting import History
 from elps.stream.geometry import Geometry
 from elps.stream.interval import Interval
 from elps.wire.frames import MAX_PART_BYTES
@@ -38,6 +39,10 @@ class Assignment(
     """Name of the checkpoint to load; None: version 0 comes from a trainer."""
     carried: bool = False
     """The values are here: this shard held the partitions at `start`, or followed them."""
+    inherited: bool = False
+    """The values are here from the term before: at `start`, or at the next version with `start` still readable."""
+    history: History | None = None
+    """What the values come from; None: a leader of a version before this one, from which nothing is inherited."""
     skips: list[tuple[Number, Number]]
 
     @property

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,10 @@ _APART_BYTES = 256
 """Between the arrays of a block: at distances of whole pages they would compete for the same lines of the cache."""
 
 Tell = Callable[[Advance, Array], None]
+
+
+class Sealed(Exception):
+    """The block's arrays belong to a newer term; whoever still meant to work on it stops."""
 
 
 class Block:
@@ -50,6 +55,18 @@ class Block:
         self._slots: list[tuple[Interval, Array]] = []
         self._version, self._steps = -1, 0  #: newest version written, and steps behind it
         self._tell: Tell | None = None  #: is told each sum
+        self._sealed = False
+
+    def heirloom(self) -> Block:
+        """A block for the term to come, with the versions that are here; this one is sealed, its sum is forgotten.
+
+        Waits for what is being added or written just now.
+        """
+        with self._lock:
+            self._sealed, self._tell = True, None
+            heir = copy(self)  # with the same arrays, under the same lock
+            heir._sealed, heir._filled, heir._slots = False, False, []
+            return heir
 
     @property
     def size_bytes(self) -> int:
@@ -77,6 +94,8 @@ class Block:
     def add(self, interval: Interval, gradient: Array) -> None:
         """Add an accepted gradient sum; under `deterministic` keep it until its iteration is complete."""
         with self._lock:
+            if self._sealed:
+                raise Sealed
             if self._document.deterministic:
                 self._slots.append((interval, gradient.copy()))
             else:
@@ -92,6 +111,8 @@ class Block:
     def write(self, advance: Advance) -> float:
         """Write the next version from the sum and return the learning rate used; 0 when no step was taken."""
         with self._lock:
+            if self._sealed:
+                raise Sealed
             for _, gradient in sorted(self._slots, key=lambda slot: slot[0]):
                 self._add(gradient)
             self._slots.clear()

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import structlog
 
 from elps.contracts.epoch import Epoch
 from elps.contracts.errors import ElpsError, ProtocolError
-from elps.contracts.ids import JobId, WorkerId
+from elps.contracts.ids import JobId, ShardId, WorkerId
+from elps.psshard.beginning import Beginning
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command, Lend
 from elps.psshard.identity import Identity
 from elps.psshard.origin import Origin
 from elps.psshard.phases import has_values
 from elps.psshard.trainers import Computed, Pushed, Sums, TrainerLink, Trainers, What, read
-from elps.storage.checkpoints import Manifest
 from elps.wire.connection import Connection
 from elps.wire.frames import Header, Kind
 from elps.wire.handshake import Refused
@@ -36,6 +36,7 @@ class Leader(Protocol):
     clock: Clock | None
     origin: Origin
     trainers: Trainers
+    beginning: Beginning
 
     def join(self, link: TrainerLink) -> None:
         """Take a trainer in, or raise `Refused`."""
@@ -44,9 +45,6 @@ class Leader(Protocol):
         self, ask: Callable[[Clock, float], list[Command]], epoch: Epoch | None = None
     ) -> None:
         """Give the clock an event and execute what it commands."""
-
-    def open(self, manifest: Manifest | None) -> None:
-        """Begin at a checkpoint or at version 0."""
 
     def dismiss(self, worker: WorkerId, reason: str) -> None:
         """Give up on a trainer."""
@@ -116,6 +114,10 @@ class Conversation:
                 self._lead.event(
                     lambda clock, now: clock.evaluated(worker, t, interval, sums, now), header.epoch
                 )
+            case Kind.RETIRING:
+                link.leaving = link.leaving or "its agent ends it"
+                self._lead.event(lambda clock, now: clock.worker_retires(worker, now))
+                self._release(link)
             case Kind.LEAVING:
                 link.leaving = read(meta, What).what or "it leaves"
             case Kind.INITIALISED:
@@ -137,13 +139,19 @@ class Conversation:
         self._lead.event(ask, epoch)
         if not link.admitted:
             self._admit(link, epoch)
+        self._release(link)
+
+    def _release(self, link: TrainerLink) -> None:
+        """Let one that is to go do so once it has nothing in hand; what it has to say still is read."""
+        if link.leaving and link.asking:
+            link.tell(Header(Kind.STOP), {"reason": link.leaving})
 
     def _ready(self, link: TrainerLink, identity: Identity) -> None:
         lead = self._lead
         with lead.lock:
             link.identity = identity
-            if not lead.origin.known:
-                return  # looked at again when the store has answered
+            if not lead.beginning.settled:
+                return  # looked at again when it is known where to begin
             known = lead.origin.identity
             if known is None:
                 lead.origin.identity = identity
@@ -153,14 +161,14 @@ class Conversation:
         elif difference:
             lead.dismiss(link.worker, f"it sees another job than the first trainer: {difference}")
         elif known is None:
-            lead.open(None)
+            lead.beginning.begin()
         else:
             self._greet(link)
 
     # --- to the trainers ----------------------------------------------------------------------------------------------
 
     def look_again(self) -> None:
-        """The store has answered: trainers that were ready before are looked at now."""
+        """It is known where to begin: trainers that were ready before are looked at now."""
         with self._lead.lock:
             ready = self._lead.trainers.ready()
         for link in ready:
@@ -183,7 +191,7 @@ class Conversation:
             if clock is None or trainers.get(link.worker) is not link:
                 return
             held = has_values(clock)
-            initialise = lead.origin.manifest is None and not held and trainers.initialiser is None
+            initialise = lead.origin.from_trainer and not held and trainers.initialiser is None
             if initialise:
                 trainers.initialiser = link.worker
             known = link.greeted == epoch
@@ -195,6 +203,14 @@ class Conversation:
             link.tell(Header(Kind.INITIALISE, epoch))
         if held:
             self._admit(link, epoch)
+
+    def tell_ahead(self, epoch: Epoch, places: Mapping[ShardId, tuple[str, int]]) -> None:
+        """Partitions are about to move to these shards: trainers may connect to them meanwhile."""
+        shards = [{"id": s, "host": host, "port": port} for s, (host, port) in places.items()]
+        with self._lead.lock:
+            links = [t for t in self._lead.trainers.ready() if t.greeted is not None]
+        for link in links:
+            link.tell(Header(Kind.AHEAD, epoch), {"shards": shards})
 
     def tell_map(self) -> None:
         """The map was exchanged: all go on under the new one as they are."""

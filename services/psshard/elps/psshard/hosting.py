@@ -11,6 +11,7 @@ from elps.contracts.errors import ProtocolError
 from elps.contracts.ids import JobId, ShardId, WorkerId
 from elps.contracts.messages import DirectJob, DropJob, HostedJob, HostJob, Refusal
 from elps.psshard.bridge import Bridge
+from elps.psshard.estate import Estate
 from elps.psshard.feeding import FeedConnection
 from elps.psshard.lead import Lead
 from elps.psshard.link import serve_link
@@ -29,9 +30,11 @@ log = structlog.get_logger()
 class Hosted:
     """One job under one term on this shard."""
 
-    def __init__(self, host: HostJob, me: ShardId, bridge: Bridge) -> None:
+    def __init__(
+        self, host: HostJob, me: ShardId, bridge: Bridge, estate: Estate | None = None
+    ) -> None:
         self.host = host
-        self.member = Member(host.document)
+        self.member = Member(host.document, estate)
         self.orders = Orders(host, me, self.member, bridge)
         self.lead = Lead(host, me, self.orders, bridge) if host.shards[0].shard == me else None
         self._lock = threading.Lock()
@@ -125,7 +128,9 @@ class Hosting:
             if old is not None and old.host.term == message.term:
                 return
             self._highest[message.job] = message.term
-            hosted = self._jobs[message.job] = Hosted(message, self._me, self._bridge)
+            inherits = old is not None and message.inherits is not None
+            estate = old.member.bequeath() if old is not None and inherits else None
+            hosted = self._jobs[message.job] = Hosted(message, self._me, self._bridge, estate)
         if old is not None:
             old.close(f"term {message.term.number} has begun")
         log.info(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from elps.contracts.codec import encode
 from elps.contracts.errors import ProtocolError
 from elps.contracts.job import JobDocument
 from elps.placement import partitions
@@ -37,6 +39,11 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             fingerprint=manifest.fingerprint,
             code_hash=manifest.code_hash,
         )
+
+    @property
+    def digest(self) -> str:
+        """Of all of it."""
+        return blake2b(encode(self), digest_size=16).hexdigest()
 
     def difference(self, other: Identity) -> str:
         """How another one differs, for people; empty when it is the same."""

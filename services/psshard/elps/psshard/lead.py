@@ -19,23 +19,24 @@ from elps.contracts.ids import JobId, PartitionId, ShardId, WorkerId
 from elps.contracts.messages import DirectJob, HostedJob, HostJob, Phase
 from elps.psshard.answers import Answers
 from elps.psshard.assignment import Assignment
+from elps.psshard.beginning import Beginning
 from elps.psshard.bridge import Bridge
 from elps.psshard.checkpointing import Checkpointing
 from elps.psshard.conversation import Conversation
 from elps.psshard.core import commands as do
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command
+from elps.psshard.core.inheriting import Inheritance
 from elps.psshard.inorder import InOrder
 from elps.psshard.keeping import Keeper
 from elps.psshard.link import BEAT_S
 from elps.psshard.orders import Order, Orders
-from elps.psshard.origin import Origin
+from elps.psshard.origin import Origin, Source
 from elps.psshard.peers import Peers
 from elps.psshard.phases import live_phase
 from elps.psshard.reporting import Reporter
 from elps.psshard.ticker import Ticker
 from elps.psshard.trainers import TrainerLink, Trainers
-from elps.storage.checkpoints import Manifest
 from elps.stream.interval import Interval
 from elps.wire.connection import Connection
 from elps.wire.handshake import Refused
@@ -65,6 +66,7 @@ class Lead:
         self._commands = InOrder(host.job, self._execute, self._broken)
         self.keeper = Keeper(host.job, bridge, self.fail)
         self.checkpointing = Checkpointing(host, self.origin)
+        self.beginning = Beginning(host, self)
         self._ended: tuple[Phase, str] | None = None  #: finished, failed or paused, with the reason
         self._pause_wanted = False
         self._reopening: Epoch | None = None  #: the one that is being left for a checkpoint
@@ -76,7 +78,8 @@ class Lead:
     def start(self) -> None:
         """Begin: dial the other shards, and find out where the job starts from."""
         self._peers.start()
-        self.keeper.in_background("lead", self._resolve)
+        self._peers.tell(self._me, self.epoch, do.TakeStock())
+        self.keeper.in_background("lead", self.beginning.ask_store)
         self.keeper.in_background("tick", lambda: self._ticker.run(self.keeper.closed))
 
     def close(self, reason: str) -> None:
@@ -88,41 +91,29 @@ class Lead:
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
-    def _resolve(self) -> None:
-        """Find the newest checkpoint and the skips; without one the first ready trainer says what the job is."""
-        skips, manifests = self.keeper.skips(), self.keeper.manifests()
-        try:
-            with self.lock:
-                manifest = self.origin.remember(skips, manifests)
-        except TaskError as error:
-            self.fail(str(error))
-            return
-        if manifest is not None:
-            self.open(manifest)
-        self._conversation.look_again()
-
-    def open(self, manifest: Manifest | None) -> None:
-        """Begin, or begin again, under the next epoch: from a checkpoint, or from version 0."""
+    def open(self, source: Source) -> None:
+        """Begin, or begin again, under the next epoch."""
         now = time.monotonic()
         try:
             with self.lock:
-                rules = self.origin.lay_out(manifest)
-                epoch = self.epoch = self.opened = Epoch(self.host.term, self.epoch.n + 1)
+                epoch = Epoch(self.host.term, self.epoch.n + 1)
+                rules = self.origin.lay_out(source, epoch)
+                self.epoch = self.opened = epoch
                 self.checkpointing.forget()
-                metrics_at = manifest.metrics_iteration if manifest is not None else None
+                self.reporter.opened(rules, source)
                 clock = self.clock = Clock(
                     rules,
                     self.origin.holders,
                     self.origin.start,
                     now,
-                    skips=self.origin.skips,
-                    checkpoint=self.origin.start if manifest is not None else None,
-                    evaluated=metrics_at if metrics_at is not None else -1,
+                    skips=self.origin.skips_in_force(rules.geometry),
+                    checkpoint=self.reporter.progress.checkpoint,
+                    evaluated=self.reporter.evaluated_at(source),
                     trained_s=self.reporter.progress.training_s,
                     moving=self.origin.moving(),
+                    ahead=isinstance(source, Inheritance) and source.ahead,
                 )
                 clock.expect(self.trainers.allowed, now)
-                self.reporter.opened(rules, manifest)
                 self.trainers.forget_epoch()
                 told = self._assignments(clock, self._peers)
         except TaskError as error:
@@ -166,6 +157,10 @@ class Lead:
 
         self.keeper.in_background("back", run)
 
+    def look_again(self) -> None:
+        """Trainers that were ready before it was known where to begin are looked at now."""
+        self._conversation.look_again()
+
     def admit_all(self, epoch: Epoch) -> None:
         """Admit the trainers that waited for the first values, if they are there."""
         self._conversation.admit_all(epoch)
@@ -208,10 +203,12 @@ class Lead:
     def _restored(self, shard: ShardId) -> None:
         """A link is up: say again all that may have been lost with the one before."""
         with self.lock:
-            if self.clock is None:
-                return
-            epoch = self.epoch
-            told = self._assignments(self.clock, [shard])
+            epoch, asks = self.epoch, self.beginning.asks
+            told = self._assignments(self.clock, [shard]) if self.clock is not None else {}
+        if asks:
+            self._peers.tell(shard, epoch, do.TakeStock())
+        if not told:
+            return
         self._assign(epoch, told)
         self._conversation.initialise_again()
         self.event(lambda clock, now: clock.link_restored(shard, now), epoch)
@@ -257,7 +254,8 @@ class Lead:
                 self._skip(interval)
                 self.reopen(reason, must_restore=self.reporter.progress.checkpoint is not None)
             case do.Follow():
-                self._peers.tell_all(epoch, self.origin.wave(command))
+                self._peers.tell_all(epoch, wave := self.origin.wave(command))
+                self._conversation.tell_ahead(epoch, wave.addresses)
             case do.Exchange(_, placed, version):
                 self._exchange(epoch, placed, version)
             case do.Exchanged():
@@ -387,7 +385,7 @@ class Lead:
                 clock,
                 now,
                 unreachable=self._peers.out_of_reach(now, holders),
-                store_asked=self.origin.known,
+                beginning=self.beginning.waiting_for(),
                 store_trouble=self.keeper.trouble,
                 lag=self.reporter.lag(now, LAGS_S, self.keeper.trouble),
                 pausing=self._pause_wanted,
@@ -408,4 +406,5 @@ class Lead:
                 holders=sorted(holders),
                 obeys=self._obeys,
                 moving=clock.moving if clock is not None else "",
+                opened=self.origin.history.opened if self.origin.history is not None else None,
             )

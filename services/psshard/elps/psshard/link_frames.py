@@ -11,6 +11,7 @@ from elps.contracts.errors import ProtocolError
 from elps.contracts.ids import PartitionId, WorkerId
 from elps.psshard.assignment import Assignment
 from elps.psshard.core import commands as do
+from elps.psshard.core.inheriting import Stock
 from elps.psshard.orders import Order
 from elps.psshard.reports import (
     Followed,
@@ -18,6 +19,7 @@ from elps.psshard.reports import (
     Missed,
     Progressed,
     Report,
+    Stocked,
     Trouble,
     Unfollowed,
     Written,
@@ -50,6 +52,8 @@ def frame_of_order(epoch: Epoch, order: Order) -> Frame:
             return Header(Kind.FOLLOW, epoch, ticket=number), msgspec.to_builtins(order)
         case do.Unfollow(wave):
             return Header(Kind.UNFOLLOW, epoch, ticket=wave), None
+        case do.TakeStock():
+            return Header(Kind.TAKE_STOCK, epoch), None
 
 
 def order_of_frame(header: Header, meta: dict[str, Any]) -> Order | None:
@@ -73,6 +77,8 @@ def order_of_frame(header: Header, meta: dict[str, Any]) -> Order | None:
             return _read(meta, Wave)
         case Kind.UNFOLLOW:
             return do.Unfollow(header.ticket)
+        case Kind.TAKE_STOCK:
+            return do.TakeStock()
         case Kind.BEAT:
             return None
     raise ProtocolError(f"{header.kind.name} is not an order")
@@ -108,6 +114,8 @@ def frame_of_report(report: Report) -> Frame:
             return head, None
         case Unfollowed(epoch, wave, reason):
             return Header(Kind.UNFOLLOWED, epoch, ticket=wave), {"reason": reason}
+        case Stocked(epoch, stock):
+            return Header(Kind.STOCK, epoch), msgspec.to_builtins(stock)
 
 
 def report_of_frame(header: Header, meta: dict[str, Any]) -> Report | None:
@@ -131,6 +139,8 @@ def report_of_frame(header: Header, meta: dict[str, Any]) -> Report | None:
             return Followed(epoch, header.ticket, header.partition, version)
         case Kind.UNFOLLOWED:
             return Unfollowed(epoch, header.ticket, str(meta.get("reason")))
+        case Kind.STOCK:
+            return Stocked(epoch, _read(meta, Stock))
         case Kind.BEAT:
             return None
     raise ProtocolError(f"{header.kind.name} is not a report")

@@ -14,9 +14,11 @@ from elps.contracts.ids import PartitionId, ShardId, WorkerId
 from elps.contracts.job import JobDocument
 from elps.psshard.aside import Aside
 from elps.psshard.assignment import Assignment, NotHere
-from elps.psshard.block import Block, blocks_of
+from elps.psshard.block import Block, Sealed, blocks_of
 from elps.psshard.copies import Connect, Copies
+from elps.psshard.core.inheriting import Stock
 from elps.psshard.core.part import Advance, Part, Verdict
+from elps.psshard.estate import Estate, left_by
 from elps.psshard.following import Following
 from elps.psshard.reports import Frozen, Missed, Progressed, Report, Trouble, Written
 from elps.psshard.shelf import Shelf
@@ -31,7 +33,8 @@ log = structlog.get_logger()
 class Member(Shelf, Voice):
     """One job on one shard."""
 
-    def __init__(self, document: JobDocument) -> None:
+    def __init__(self, document: JobDocument, estate: Estate | None = None) -> None:
+        """`estate` is what the term before has left here."""
         Shelf.__init__(self)
         Voice.__init__(self)
         self.document = document
@@ -42,11 +45,12 @@ class Member(Shelf, Voice):
         self._written: Written | None = None  #: of `_aside`, once it is in the store
         self._low = -1  #: version last reported
         self._copies = Copies(document)
+        self._estate = estate or Estate()  #: until it is assigned, or something else is
 
     # --- the leader's word --------------------------------------------------------------------------------------------
 
     def assign(self, epoch: Epoch, assignment: Assignment) -> bool:
-        """Take an assignment; True when it is new, its values must be brought. A repeat reports progress anew."""
+        """Take an assignment; True when it is new. A repeat reports progress anew."""
         with self._changed:
             if standing(epoch, self._epoch) is Standing.STALE or self._closed:
                 return False
@@ -67,27 +71,30 @@ class Member(Shelf, Voice):
                 self._awaited = {PartitionId(p) for p, _, _ in assignment.partitions}
                 self._at = Counter()
                 self._called_back, self._aside, self._low = {}, None, -1
-                if assignment.carried:
+                self._estate = Estate()
+                if assignment.carried or assignment.inherited:
                     for p in sorted(self._awaited):
-                        part.hold(p, *blocks[p].newest())
-                    self._at[assignment.start] = len(blocks)
+                        part.hold(p, *blocks[p].newest(), first=assignment.start)
+                        self._at[part.version(p)] += 1
                     self._awaited = set()
                 self._changed.notify_all()
         if new and not assignment.partitions:
             # A model may have fewer partitions than the job has shards: nobody ever waits for none.
             self._progressed(epoch, assignment.iterations)
-        elif new and assignment.carried:
-            self._progressed(epoch, assignment.start)
+        elif new and (assignment.carried or assignment.inherited):
+            self._progressed(epoch, min(self._at))
         elif trouble is not None:  # it may have been lost with a link
             self.report(trouble)
         elif not new:
             self._advance_all(epoch)
             if low >= 0:
                 self.report(Progressed(epoch, low))
-        return new and not assignment.carried
+        return new
 
     def _blocks_for(self, assignment: Assignment) -> dict[PartitionId, Block]:
         """New blocks, or those that are here; `ProtocolError` when one of these is not at the version."""
+        if assignment.inherited:
+            return self._estate.take(assignment)
         if not assignment.carried:
             return blocks_of(self.document, assignment.partitions, assignment.iterations)
         copies, blocks = self.following.at(assignment.start), {}
@@ -238,14 +245,33 @@ class Member(Shelf, Voice):
         """Copies of partitions owned elsewhere."""
         return self._copies.following
 
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def stock(self) -> Stock:
+        """What the term before has left here."""
+        return self._estate.stock()
+
+    def bequeath(self) -> Estate:
+        """The term is over and the next one goes on from what is here: nothing of this one is served any more."""
+        with self._changed:
+            part, slab, assignment, epoch = self._part, self._slab, self._assignment, self._epoch
+            estate, awaited = self._estate, set(self._awaited)
+            self._close()
+        if part is None or slab is None or assignment is None:
+            return estate  # it was never opened here
+        return left_by(epoch, assignment, part, slab.blocks(without=awaited))
+
     def close(self) -> None:
         """The job is dropped: whoever waits is told."""
         with self._changed:
-            self._copies.end()
-            self._closed = True
-            # The arrays go now; whoever is at work on them holds them until it is through.
-            self._part, self._slab, self._aside = None, None, None
-            self._changed.notify_all()
+            self._close()
+
+    def _close(self) -> None:
+        self._copies.end()
+        self._closed = True
+        # The arrays go now; whoever is at work on them holds them until it is through.
+        self._part, self._slab, self._aside, self._estate = None, None, None, Estate()
+        self._changed.notify_all()
 
     # --- gradients ----------------------------------------------------------------------------------------------------
 
@@ -271,6 +297,8 @@ class Member(Shelf, Voice):
             with self._lock:
                 part.added(partition)
             self._advance(part, slab, partition)
+        except Sealed:
+            return Verdict.STALE
         except Exception as error:
             if self._tell(epoch, f"samples {interval}, partition {partition}", error):
                 log.exception("shard_failed", job=self.document.id)
@@ -312,7 +340,10 @@ class Member(Shelf, Voice):
                 return
             if aside is not None and aside.version == advance.iteration:
                 aside.take(partition)
-            slab.write(advance)
+            try:
+                slab.write(advance)
+            except Sealed:
+                return
             self._advanced(part, advance)
 
     def _advanced(self, part: Part, advance: Advance) -> None:
@@ -346,7 +377,8 @@ class Member(Shelf, Voice):
     def held_bytes(self) -> int:
         """Memory of the arrays."""
         slab = self._slab
-        return self.following.size_bytes + (slab.size_bytes if slab is not None else 0)
+        held = slab.size_bytes if slab is not None else 0
+        return self.following.size_bytes + self._estate.size_bytes + held
 
     @property
     def partitions(self) -> list[PartitionId]:

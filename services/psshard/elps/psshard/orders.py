@@ -20,7 +20,7 @@ from elps.psshard.assignment import Assignment, NotHere
 from elps.psshard.bridge import Bridge
 from elps.psshard.core import commands as do
 from elps.psshard.member import Member
-from elps.psshard.reports import Trouble, Unfollowed
+from elps.psshard.reports import Stocked, Trouble, Unfollowed
 from elps.psshard.wave import Wave
 from elps.storage.checkpoints import (
     DamagedCheckpoint,
@@ -53,6 +53,7 @@ Order = (
     | do.WriteCheckpoint
     | Wave
     | do.Unfollow
+    | do.TakeStock
 )
 """What a leader says to the shards of its job. Every one may be repeated without harm."""
 
@@ -102,12 +103,8 @@ class Orders:
                     self._start(epoch, "load", lambda: self._load(epoch, order, name))
             case do.AnnounceGate(version):
                 self.member.gate(epoch, version)
-            case do.Freeze(interval, attempt):
-                self.member.freeze(epoch, interval, attempt)
-            case do.Thaw(interval):
-                self.member.thaw(epoch, interval)
-            case do.Grant(interval, _):
-                self.member.grant(epoch, interval)
+            case do.Freeze() | do.Thaw() | do.Grant():
+                self._skip(epoch, order)
             case do.CallBack(worker, ticket):
                 self.member.call_back(epoch, worker, ticket)
             case do.WriteCheckpoint(version):
@@ -117,6 +114,17 @@ class Orders:
                 self._follow(epoch, order)
             case do.Unfollow(wave):
                 self.member.unfollow(epoch, wave)
+            case do.TakeStock():
+                self.member.report(Stocked(epoch, self.member.stock()))
+
+    def _skip(self, epoch: Epoch, order: do.Freeze | do.Thaw | do.Grant) -> None:
+        match order:
+            case do.Freeze(interval, attempt):
+                self.member.freeze(epoch, interval, attempt)
+            case do.Thaw(interval):
+                self.member.thaw(epoch, interval)
+            case do.Grant(interval, _):
+                self.member.grant(epoch, interval)
 
     def _follow(self, epoch: Epoch, wave: Wave) -> None:
         def connect(target: ShardId) -> Connection:

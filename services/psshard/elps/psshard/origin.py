@@ -9,18 +9,24 @@ import msgspec
 import numpy as np
 
 from elps.contracts.codec import loads
+from elps.contracts.epoch import Epoch
 from elps.contracts.errors import ElpsError, InvalidDocument, ProtocolError, TaskError
 from elps.contracts.ids import PartitionId, ShardId
 from elps.contracts.messages import Address, HostJob
 from elps.placement import place
 from elps.psshard.assignment import Assignment
 from elps.psshard.core.commands import Follow
+from elps.psshard.core.inheriting import History, Inheritance
 from elps.psshard.core.moving import Moving
 from elps.psshard.core.rules import Rules
 from elps.psshard.identity import Identity
 from elps.psshard.wave import Wave
 from elps.storage.checkpoints import Manifest
+from elps.stream.geometry import Geometry
 from elps.stream.interval import Interval
+
+Source = Manifest | Inheritance | None
+"""What a job begins, or begins again, from; None: version 0, brought by a trainer."""
 
 
 class Origin:
@@ -28,7 +34,6 @@ class Origin:
 
     def __init__(self, host: HostJob) -> None:
         self._host = host
-        self.known = False  #: whether the store has been asked for a checkpoint
         self.identity: Identity | None = None  #: set by a checkpoint or by the first ready trainer
         self.manifest: Manifest | None = None  #: what the job was last opened from; None: version 0
         self.damaged: set[str] = set()  #: checkpoints that could not be loaded
@@ -38,21 +43,35 @@ class Origin:
         self.addresses = {a.shard: a for a in host.shards}  #: of all shards that may hold any
         self.targets = [a.shard for a in host.shards]  #: those that are to
         self._carried: int | None = None  #: version at which the map was exchanged last
+        self._inherited: Inheritance | None = None  #: what the last opening went on from
+        self.history: History | None = None  #: what the values of the epoch in force have come from
 
     @property
     def start(self) -> int:
         """Version that the epoch in force began at."""
         if self._carried is not None:
             return self._carried
+        if self._inherited is not None:
+            return self._inherited.version
         return self.manifest.iteration if self.manifest is not None else 0
 
-    def remember(self, skips_data: bytes | None, manifests: Sequence[Manifest]) -> Manifest | None:
-        """Take what the store holds; returns the checkpoint to start from. `TaskError` if it does not fit the job."""
-        self.add_skips(_read_skips(skips_data))
+    @property
+    def from_trainer(self) -> bool:
+        """Whether the first values are to come from a trainer."""
+        return self.manifest is None and self._inherited is None
+
+    def remember(
+        self, skips_data: bytes | None, manifests: Sequence[Manifest], *, inherits: bool
+    ) -> Manifest | None:
+        """Take what the store holds; returns the newest checkpoint. `TaskError` if it does not fit the job.
+
+        One that inherits goes on without one, if need be, and writes another.
+        """
+        self.remember_skips(skips_data)
         usable = self.usable(manifests)
-        self.known = True
         if usable is None:
-            if (lost := self._host.progress.checkpoint) is not None:
+            lost = self._host.progress.checkpoint
+            if lost is not None and not inherits:
                 raise TaskError(f"the checkpoint of iteration {lost} is gone from the store")
             return None
         document = self._host.document
@@ -68,6 +87,10 @@ class Origin:
         self.identity = Identity.of_manifest(usable)
         self.add_skips([Interval(lo, hi) for lo, hi in usable.skips])
         return usable
+
+    def remember_skips(self, data: bytes | None) -> None:
+        """Take the list of granted skips that the store holds."""
+        self.add_skips(_read_skips(data))
 
     def usable(self, manifests: Sequence[Manifest]) -> Manifest | None:
         """The newest checkpoint that is not known to be damaged."""
@@ -85,24 +108,39 @@ class Origin:
         """Keep more granted skips."""
         self.skips = sorted({*self.skips, *skips})
 
-    def lay_out(self, manifest: Manifest | None) -> Rules:
-        """Begin at a checkpoint or at version 0: cut and place the parameters. Raises when they cannot be laid out."""
+    def lay_out(self, source: Source, epoch: Epoch) -> Rules:
+        """Begin under an epoch: cut and place the parameters. `TaskError` when they cannot be laid out.
+
+        What is inherited lies where it lies, and keeps its history.
+        """
         assert self.identity is not None
         document = self._host.document
         try:
             rules = self.identity.rules(document)
-            slices = (
-                [(n, p.start, p.stop) for n, p in enumerate(manifest.partitions)]
-                if manifest is not None
-                else self.identity.slices(document)
-            )
-            if not _tiles(slices, self.identity.read_layout().size):
-                raise ProtocolError("the checkpoint's partitions do not add up to them")
+            elements, identity = self.identity.read_layout().size, self.identity.digest
+            if isinstance(source, Manifest):
+                slices = [(n, p.start, p.stop) for n, p in enumerate(source.partitions)]
+            elif isinstance(source, Inheritance):
+                slices = source.slices
+            else:
+                slices = self.identity.slices(document)
+            if not _tiles(slices, elements):
+                raise ProtocolError("the partitions that are there do not add up to them")
             sizes = [stop - start for _, start, stop in slices]
             placed = place(sizes, self.targets, current=self.placed)
         except (ElpsError, ValueError) as error:
             raise TaskError(f"the task's parameters cannot be laid out: {error}") from error
-        self.manifest, self.slices, self.placed, self._carried = manifest, slices, placed, None
+        self.slices, self._carried = slices, None
+        self.placed = source.placed if isinstance(source, Inheritance) else placed
+        self._inherited = source if isinstance(source, Inheritance) else None
+        self.manifest = source if isinstance(source, Manifest) else None
+        if isinstance(source, Inheritance):
+            self.add_skips(source.skips)
+        self.history = (
+            source.history
+            if isinstance(source, Inheritance)
+            else History(epoch, identity, elements)
+        )
         return rules
 
     @property
@@ -137,9 +175,16 @@ class Origin:
             },
         )
 
+    def skips_in_force(self, geometry: Geometry) -> list[Interval]:
+        """Those that an opening begins with."""
+        if self._inherited is not None:
+            return self._inherited.in_force(self.skips, geometry)
+        return self.skips
+
     def assignment(self, shard: ShardId, iterations: int, skips: list[Interval]) -> Assignment:
         """What a shard is told; `skips` are those of the epoch in force."""
         assert self.identity is not None
+        assert self.history is not None
         document, carried = self._host.document, self._carried is not None
         return Assignment(
             partitions=self._on(shard),
@@ -150,6 +195,8 @@ class Origin:
             start=self.start,
             checkpoint=None if carried or self.manifest is None else self.manifest.name,
             carried=carried,
+            inherited=self._inherited is not None and not carried,
+            history=self.history,
             skips=[(i.lo, i.hi) for i in skips],
         )
 

@@ -22,20 +22,19 @@ def live_phase(
     now: float,
     *,
     unreachable: str,
-    store_asked: bool,
+    beginning: str,
     store_trouble: str,
     lag: str,
     pausing: bool,
 ) -> tuple[Phase, str]:
-    """Phase and reason of a job that has not ended; `now` is monotonic seconds.
+    """Phase and reason of a job that has not ended; `now` is monotonic seconds, `beginning` what an opening waits for.
 
     An empty reason means that training goes on as it should.
     """
     if unreachable:
         return "waiting", f"cannot reach {unreachable}"
     if clock is None:
-        store = store_trouble or "waiting for the store"
-        return "loading", "waiting for a trainer to be ready" if store_asked else store
+        return "loading", beginning
     if not has_values(clock):
         behind = ", ".join(s for s, v in clock.held.items() if v < clock.start)
         return "loading", f"waiting for the first values on {behind}"

@@ -15,11 +15,14 @@ import structlog
 from elps.contracts.ids import WorkerId
 from elps.contracts.messages import HostJob, IterationRow, JobEvent, WorkerTiming
 from elps.contracts.state import Progress
+from elps.contracts.texts import LOGGED_CHARACTERS, REASON_CHARACTERS, shortened
 from elps.optim.schedule import factor
 from elps.psshard.bridge import Bridge
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Evaluated, IterationDone, Remark
+from elps.psshard.core.inheriting import Inheritance
 from elps.psshard.core.rules import Rules
+from elps.psshard.origin import Source
 from elps.storage.checkpoints import Manifest
 from elps.stream.interval import Interval
 
@@ -53,26 +56,34 @@ class Reporter:
         self._steps = 0  #: optimizer steps, for the learning rate shown
 
     @_one_at_a_time
-    def opened(self, rules: Rules, manifest: Manifest | None) -> None:
-        """The job begins, or begins again, at a checkpoint or at version 0."""
-        start = manifest.iteration if manifest is not None else 0
+    def opened(self, rules: Rules, source: Source) -> None:
+        """The job begins, or begins again."""
         self._rules, self._saving = rules, None
-        self._steps = max((p.steps for p in manifest.partitions), default=0) if manifest else 0
-        changes: dict[str, object] = {
-            "iteration": start,
-            "iterations": rules.iterations,
-            "passes": rules.geometry.passes(start),
-            "samples": _counted(rules, start, manifest.skips if manifest is not None else []),
-            "checkpoint": manifest.iteration if manifest is not None else None,
-            "redone_iterations": self.progress.redone_iterations
-            + max(0, self.progress.iteration - start),
-        }
-        if manifest is not None and self.progress.metrics_iteration is None:
-            changes |= {
-                "metrics": manifest.metrics,
-                "metrics_iteration": manifest.metrics_iteration,
-            }
-        self._change(**changes)
+        start, steps, checkpoint, skips = 0, 0, None, list[tuple[int, int]]()
+        if isinstance(source, Manifest):
+            start = checkpoint = source.iteration
+            steps, skips = max((p.steps for p in source.partitions), default=0), source.skips
+        elif isinstance(source, Inheritance):
+            start, steps, checkpoint = source.version, source.steps, self.progress.checkpoint
+            skips = [(i.lo, i.hi) for i in source.skips]
+        self._steps = steps
+        redone = max(0, self.progress.iteration - start)
+        self._change(
+            iteration=start,
+            iterations=rules.iterations,
+            passes=rules.geometry.passes(start),
+            samples=_counted(rules, start, skips),
+            checkpoint=checkpoint,
+            redone_iterations=self.progress.redone_iterations + redone,
+        )
+        if isinstance(source, Manifest) and self.progress.metrics_iteration is None:
+            self._change(metrics=source.metrics, metrics_iteration=source.metrics_iteration)
+
+    def evaluated_at(self, source: Source) -> int:
+        """The newest version that needs no evaluation when the job begins there; -1 if there is none."""
+        known = self.progress if isinstance(source, Inheritance) else source
+        at = known.metrics_iteration if known is not None else None
+        return at if at is not None else -1
 
     @_one_at_a_time
     def follow(self, clock: Clock, now: float) -> None:
@@ -172,16 +183,18 @@ class Reporter:
     ) -> None:
         """Send an event of the job and log it."""
         at = iteration if iteration is not None else self.progress.iteration
-        log.info(what, job=self._host.job, reason=reason, worker=worker, iteration=at)
+        why = shortened(reason, LOGGED_CHARACTERS)
+        log.info(what, job=self._host.job, reason=why, worker=worker, iteration=at)
         self._bridge.event(
             JobEvent(
                 job=self._host.job,
                 what=what,
                 at=time.time(),
-                reason=reason,
+                reason=shortened(reason, REASON_CHARACTERS),
                 iteration=at,
                 worker=worker,
                 metrics=metrics or {},
+                term=self._host.term.number,
             )
         )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from elps.contracts.epoch import Epoch
 from elps.contracts.ids import PartitionId
+from elps.psshard.core.inheriting import Stock
 from elps.stream.interval import Interval
 
 
@@ -77,4 +78,12 @@ class Unfollowed:
     reason: str
 
 
-Report = Progressed | Frozen | Written | Trouble | Missed | Followed | Unfollowed
+@dataclass(frozen=True)
+class Stocked:
+    """What the shard has from the term before."""
+
+    epoch: Epoch
+    stock: Stock
+
+
+Report = Progressed | Frozen | Written | Trouble | Missed | Followed | Unfollowed | Stocked

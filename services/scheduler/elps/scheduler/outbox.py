@@ -18,6 +18,7 @@ from elps.contracts.errors import RetryLater
 from elps.contracts.ids import JobId
 from elps.contracts.messages import JobEvent, Reply
 from elps.contracts.state import JobRecord
+from elps.contracts.texts import LOGGED_CHARACTERS, shortened
 from elps.messaging.port import Bus
 from elps.scheduler.archive import Archive
 from elps.scheduler.core.core import Core
@@ -79,7 +80,8 @@ class Outbox:
                 case WriteRecord(record=record):
                     self._records[record.id] = record
                 case PublishEvent(event=event):
-                    log.info("job_changed", job=event.job, state=event.what, reason=event.reason)
+                    why = shortened(event.reason, LOGGED_CHARACTERS)
+                    log.info("job_changed", job=event.job, state=event.what, reason=why)
                     self._events.append(event)
                 case Answer(request=request, reply=reply):
                     self._answers[request] = reply

@@ -12,6 +12,7 @@ from itertools import islice
 import msgspec
 
 from elps.contracts.messages import JobEvent
+from elps.contracts.texts import shortened
 
 MAX_EVENTS = 2_000
 MAX_REASON_CHARACTERS = 2_000
@@ -30,6 +31,8 @@ class FeedEvent(msgspec.Struct, frozen=True, kw_only=True):
     iteration: int | None
     worker: str | None
     metrics: dict[str, float | None]
+    term: int | None
+    """Of the leader that sent it; None: the scheduler did."""
 
 
 class Feed:
@@ -47,11 +50,12 @@ class Feed:
             job=event.job,
             what=event.what,
             at=event.at,
-            reason=event.reason[:MAX_REASON_CHARACTERS],
+            reason=shortened(event.reason, MAX_REASON_CHARACTERS),
             state=event.state.value if event.state else None,
             iteration=event.iteration,
             worker=event.worker,
             metrics=event.metrics,
+            term=event.term,
         )
         self._events.append(kept)
         self.next += 1

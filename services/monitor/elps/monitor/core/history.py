@@ -32,6 +32,8 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     """Unix time, s."""
     metrics: dict[str, float | None]
+    term: int = 0
+    """Of the leader that told it; 0: it did not say."""
 
 
 class History:
@@ -60,8 +62,18 @@ class History:
         return True
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Take an evaluation; a later one of the same iteration stands in for it."""
-        self.evaluations.put(evaluation)
+        """Take an evaluation; a later one of the same iteration stands in for it.
+
+        Of parameters that a newer term has gone back from, it is void.
+        """
+        behind = self.rows.at_or_before(evaluation.iteration - 1)
+        same = self.evaluations.at_or_before(evaluation.iteration)
+        newest = max(
+            behind.term if behind is not None else 0,
+            same.term if same is not None and same.iteration == evaluation.iteration else 0,
+        )
+        if not 0 < evaluation.term < newest:
+            self.evaluations.put(evaluation)
 
     def shrink(self) -> None:
         """Keep half as much from now on."""

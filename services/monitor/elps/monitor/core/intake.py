@@ -53,6 +53,8 @@ def read_event(body: bytes) -> JobEvent:
         _name(event.worker, "worker")
     if event.iteration is not None:
         _within(event.iteration, "iteration")
+    if event.term is not None:
+        _within(event.term, "term")
     _names(event.metrics, "metrics")
     if event.record is not None and event.record.id != event.job:
         raise InvalidDocument(

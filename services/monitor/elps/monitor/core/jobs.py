@@ -54,6 +54,7 @@ class Job:
         self.led_s = -1e18  #: when the leader's word came, our monotonic clock
         self.progress = Progress()
         self.progress_term = 0  #: term number that `progress` is of; never falls
+        self.term, self.term_at = 0, 0.0  #: highest term that is known, and since when, Unix time
         self.history = History()
         self.touched_s = now_s  #: when anything of the job came last, our monotonic clock
 
@@ -68,6 +69,11 @@ class Job:
     def ended(self) -> bool:
         """Whether its record says that it ended."""
         return self.record is not None and self.record.state.ended
+
+    def heard_term(self, number: int, at: float) -> None:
+        """Something of a term came that was told at Unix time `at`."""
+        if number > self.term:
+            self.term, self.term_at = number, at
 
     @property
     def order(self) -> tuple[int, str]:
@@ -112,16 +118,29 @@ class Jobs:
         self._take_record(record, now_s, stored=True)
         self._bound(spare=record.id)
 
-    def take_event(self, event: JobEvent, now_s: float) -> None:
-        """Take an event."""
+    def take_event(self, event: JobEvent, now_s: float) -> bool:
+        """Take an event; False when a leader sent it to whose job a newer term had been given by then.
+
+        What a leader told before that and what comes late is taken: readers put events in order by their time.
+        """
         if event.record is not None:
             self._take_record(event.record, now_s)
         job = self._touch(event.job, now_s)
+        if job is not None and event.term is not None:
+            if event.term < job.term and event.at >= job.term_at:
+                return False
+            job.heard_term(event.term, event.at)
         if job is not None and event.metrics and event.iteration is not None:
             job.history.evaluated(
-                Evaluation(iteration=event.iteration, at=event.at, metrics=event.metrics)
+                Evaluation(
+                    iteration=event.iteration,
+                    at=event.at,
+                    metrics=event.metrics,
+                    term=event.term or 0,
+                )
             )
         self._bound()
+        return True
 
     def take_leader(self, hosted: HostedJob, shard: str, now_s: float) -> None:
         """Take what a leader's beat says of a job; the word of a former leader is dropped."""
@@ -244,6 +263,7 @@ class Jobs:
             job = self._jobs[record.id] = Job(record.id, now_s)
             self._gone.append(record.id)
         job.record, job.record_s, job.touched_s = record, now_s, max(now_s, job.touched_s)
+        job.heard_term(record.terms, record.changed_at)
         self._missing.pop(record.id, None)
         held, offered = job.progress, record.progress
         if (

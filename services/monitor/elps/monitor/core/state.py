@@ -47,9 +47,9 @@ class State:
             self._tidy()
 
     def take_event(self, event: JobEvent, now_s: float) -> None:
-        """Take an event of a job."""
-        self.jobs.take_event(event, now_s)
-        self.feed.add(event)
+        """Take an event of a job; one of a leader that was succeeded before is of no account (`Jobs.take_event`)."""
+        if self.jobs.take_event(event, now_s):
+            self.feed.add(event)
         self._tidy()
 
     def take_telemetry(self, message: TelemetryMessage, now_s: float) -> None:

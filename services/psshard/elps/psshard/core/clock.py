@@ -52,7 +52,9 @@ class Clock(Readable):
         evaluated: int = -1,
         trained_s: float = 0.0,
         moving: Moving | None = None,
+        ahead: bool = False,
     ) -> None:
+        """`checkpoint` is the newest version in the store; `ahead`: some partition holds the version after `start`."""
         self.rules = rules
         self.start = start
         self.held = dict.fromkeys(sorted(shards), start - 1)  #: version that a whole shard holds
@@ -67,7 +69,8 @@ class Clock(Readable):
         self.workers = self._lending.workers  #: ready ones; to be read only
         self._deadlines = Deadlines(rules, now)
         self._skipping = Skipping(rules, self._lending, self.skips, self.held)
-        self._saving = Saving(rules, start, checkpoint, now)
+        self._least = start + ahead  #: versions before it have been left, somewhere
+        self._saving = Saving(rules, checkpoint, now)
         self._rows = Rows(now)
         self._moving = moving or Moving({}, {})
         self._trained_before = trained_s
@@ -102,17 +105,24 @@ class Clock(Readable):
         self._lose(worker, why, now, died=False)
         return self._serve(now)
 
+    def worker_retires(self, worker: WorkerId, now: float) -> list[Command]:
+        """A worker ends what it has in hand, then it goes."""
+        if worker in self._lending.workers:
+            self._lending.retire(worker, now)
+        return self._serve(now)
+
     def _lose(self, worker: WorkerId, cause: str, now: float, *, died: bool = True) -> None:
         if worker not in self._lending.workers:
             return
         self.plan += 1
+        pushed = self._rows.acknowledged(worker)
         self._rows.lost(worker)
         what = "worker_lost" if died else "worker_left"
         self._out.append(do.Remark(what, cause, worker, self.t))
         lease = self._lending.hands.get(worker)
         if died and lease is not None and lease.version <= self.t and self._complete_everywhere:
             self._deaths.died(worker, lease, cause, now)
-        self._out += self._lending.leave(worker, f"{worker} is lost: {cause}")
+        self._out += self._lending.leave(worker, f"{worker} is lost: {cause}", pushed)
 
     def exit_seen(self, worker: WorkerId, text: str, now: float) -> list[Command]:
         """An agent told how a worker's process ended, whose connection may look alive for a while yet."""
@@ -311,7 +321,7 @@ class Clock(Readable):
 
     def _next_boundary(self) -> int:
         """The first version that no partition has left or is about to leave."""
-        version = self._lending.next_boundary(self.t)
+        version = max(self._lending.next_boundary(self.t), self._least)
         while version <= self.gate and self._skipping.leaves_nothing(version):
             version += 1
         return version
@@ -395,4 +405,4 @@ class Clock(Readable):
 
     def _take(self) -> list[Command]:
         out, self._out = [*self._out, *self._rows.take()], []
-        return out
+        return sorted(out, key=lambda c: isinstance(c, do.Follow))  # nothing waits for copies

@@ -205,6 +205,11 @@ class Remark:
     iteration: int | None = None
 
 
+@dataclass(frozen=True)
+class TakeStock:
+    """A shard is to say what it has from the term before."""
+
+
 Command = (
     Lend
     | CallBack

@@ -9,11 +9,12 @@
   keeps the lease of *t+1* and gets it again afterwards.
 * A worker is at any time either asking, or has one lease in hand, or is idle: between the two, which takes no time in
   a worker that lives.
+* One that retires ends what it has in hand and is lent nothing more; later cuts leave it out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from elps.contracts.ids import WorkerId
@@ -54,6 +55,7 @@ class Lending:
         self.asking: dict[WorkerId, float] = {}  #: waits for a lease, since
         self.hands: dict[WorkerId, Lease] = {}  #: has this lease in hand
         self.idle: dict[WorkerId, float] = {}  #: neither asks nor has anything in hand, since
+        self._retiring: set[WorkerId] = set()  #: ready ones that are about to go
         self._ticket = 0
 
     # --- workers ------------------------------------------------------------------------------------------------------
@@ -63,15 +65,36 @@ class Lending:
         self.workers.add(worker)
         self.idle[worker] = now
 
-    def leave(self, worker: WorkerId, why: str) -> list[Command]:
-        """A worker is gone: its pieces are free."""
+    def retire(self, worker: WorkerId, now: float) -> None:
+        """A worker is about to go: what is only meant for it is others' work."""
+        self._retiring.add(worker)
+        if self.asking.pop(worker, None) is not None:
+            self.idle[worker] = now
+        beyond = max((lease.version for lease in self.hands.values()), default=-1)
+        for t, cut in list(self.cuts.items()):
+            if t >= beyond and all(piece.hold is Hold.RESERVED for piece in cut.pieces):
+                # Nobody was lent anything of it, and nobody waits for what comes after: cut anew without this one.
+                del self.cuts[t]
+                continue
+            for piece in [p for p in cut.of(worker) if p.hold is Hold.RESERVED]:
+                cut.free(piece, len(self._staying), self._rules.geometry.cut)
+        if self.round is not None:
+            for piece in [p for p in self.round.cut.of(worker) if p.hold is Hold.RESERVED]:
+                self.round.free(piece, len(self._staying))
+
+    def leave(self, worker: WorkerId, why: str, pushed: Collection[int] = ()) -> list[Command]:
+        """A worker is gone: its pieces are free, but for those computed whose push is acknowledged.
+
+        `pushed` names the iterations of these.
+        """
         self.workers.discard(worker)
+        self._retiring.discard(worker)
         for what in (self.asking, self.hands, self.idle):
             what.pop(worker, None)
         out: list[Command] = []
         for t in sorted(self.cuts):
             for piece in self.cuts[t].of(worker):
-                if piece.hold is Hold.DISPUTED:
+                if piece.hold is Hold.DISPUTED or (piece.hold is Hold.COMPUTED and t in pushed):
                     piece.holder = None
                 else:
                     out += self.free(t, piece, len(self.workers), why)
@@ -83,8 +106,11 @@ class Lending:
 
     def ask(self, worker: WorkerId, now: float) -> None:
         """A worker has nothing in hand, whatever it was lent before, and wants a lease."""
-        self.idle.pop(worker, None)
         self.hands.pop(worker, None)
+        if worker in self._retiring:
+            self.idle.setdefault(worker, now)
+            return
+        self.idle.pop(worker, None)
         self.asking.setdefault(worker, now)
 
     def answered(self, worker: WorkerId, version: int, interval: Interval, now: float) -> None:
@@ -226,8 +252,12 @@ class Lending:
         )
 
     def _shares(self) -> dict[WorkerId, int]:
-        """Equal shares for every ready worker."""
-        return dict.fromkeys(sorted(self.workers), 1)
+        """Equal shares for every ready worker that stays."""
+        return dict.fromkeys(sorted(self._staying), 1)
+
+    @property
+    def _staying(self) -> set[WorkerId]:
+        return self.workers - self._retiring or self.workers
 
     def check_invariants(self, t: int, lent: Callable[[int], Iterable[Interval]]) -> None:
         """Raise `AssertionError` if a state that cannot be has come about; for tests."""
@@ -249,7 +279,7 @@ class Lending:
         for p in pieces:
             if p.hold is Hold.FREE:
                 assert p.holder is None, p
-            elif p.hold is not Hold.DISPUTED or p.holder is not None:
+            elif p.hold not in (Hold.DISPUTED, Hold.COMPUTED) or p.holder is not None:
                 assert p.holder in self.workers, p
         states = [*self.asking, *self.hands, *self.idle]
         assert sorted(states) == sorted(self.workers), (states, self.workers)

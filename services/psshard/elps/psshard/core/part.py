@@ -88,10 +88,17 @@ class Part:
 
     # --- what the leader says -------------------------------------------------------------------------------------
 
-    def hold(self, partition: PartitionId, version: int, steps: int) -> None:
-        """A partition's values are here at `version`; repeats change nothing."""
+    def hold(
+        self, partition: PartitionId, version: int, steps: int, first: int | None = None
+    ) -> None:
+        """A partition's values are here at `version`, and at `first` if that is the one before it.
+
+        Repeats change nothing.
+        """
         if partition not in self._partitions:
-            self._partitions[partition] = _Partition(version, version, steps)
+            self._partitions[partition] = _Partition(
+                version if first is None else first, version, steps
+            )
             self.gate = max(self.gate, version - 1)  # it was left behind once, so it was announced
 
     def announce_gate(self, epoch: Epoch, version: int) -> None:
@@ -197,6 +204,11 @@ class Part:
     def rests_at(self, version: int) -> bool:
         """Whether every partition holds `version` as its newest and none has begun to leave it."""
         return all(p.version == version and not p.advancing for p in self._partitions.values())
+
+    @property
+    def skips(self) -> list[Interval]:
+        """Granted ones, in order."""
+        return list(self._skips)
 
     @property
     def partitions(self) -> list[PartitionId]:

@@ -56,6 +56,11 @@ class Rows:
             row.timings[worker] += Timing(push_s=push_s)
             row.unpushed.discard(worker)
 
+    def acknowledged(self, worker: WorkerId) -> set[int]:
+        """Iterations of which every shard has all that this worker has computed."""
+        rows = self._open.items()
+        return {t for t, row in rows if worker in row.timings and worker not in row.unpushed}
+
     def lost(self, worker: WorkerId) -> None:
         """Nothing more will come from this worker."""
         for row in self._open.values():

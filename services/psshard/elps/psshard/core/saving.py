@@ -9,9 +9,8 @@ from elps.psshard.core.rules import Rules
 class Saving:
     """The checkpoints of one job under one epoch."""
 
-    def __init__(self, rules: Rules, start: int, newest: int | None, now: float) -> None:
+    def __init__(self, rules: Rules, newest: int | None, now: float) -> None:
         self._rules = rules
-        self._start = start  #: nothing new there: it came from a checkpoint, or is version 0
         self.newest = newest  #: version of the newest valid one
         self.writing: int | None = None  #: version under way; its manifest is not in the store
         self._wanted = False  #: the next boundary is to be checkpointed
@@ -30,14 +29,14 @@ class Saving:
 
     def lacks(self, version: int) -> bool:
         """Whether resting at a version needs a checkpoint that is not there."""
-        return version != self._start and version != self.newest
+        return version not in (0, self.newest)  # version 0 comes again as it came
 
     def begin(self, version: int, *, whatever: bool = False) -> list[WriteCheckpoint]:
         """Begin to write a version if it is wanted (or `whatever`) and nothing is being written.
 
         No partition may have left the version, and the gate must not let it before every shard has heard of this.
         """
-        if self.writing is not None or version == self._start or not (self._wanted or whatever):
+        if self.writing is not None or not (self._wanted or whatever) or not self.lacks(version):
             return []
         self.writing, self._wanted = version, False
         return [WriteCheckpoint(version)]

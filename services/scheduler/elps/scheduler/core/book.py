@@ -16,6 +16,7 @@ from elps.contracts.errors import IllegalEvent
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.messages import HostedJob, JobEvent, Reply
 from elps.contracts.state import Allocation, JobRecord, JobState, Progress
+from elps.contracts.texts import REASON_CHARACTERS, shortened
 from elps.scheduler.core import life
 from elps.scheduler.core.events import (
     Bounds,
@@ -35,8 +36,6 @@ REMEMBERED_REQUESTS = 4096
 """Answers kept for messages that come again."""
 REMEMBERED_EXITS = 16
 """Ends of trainers told to the leader, per term."""
-REASON_LENGTH = 4000
-"""A reason holds at most so many characters (the end of a trainer's output is in it)."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +90,21 @@ class Reservation:
     start: Start
 
 
+@dataclass(frozen=True)
+class Succession:
+    """Another shard is to lead a job as soon as its term is there."""
+
+    attempt: int
+    why: str
+
+
 @dataclass
 class Live:
     """What is known of a job that has not ended."""
 
     reign: Reign | None = None  #: present exactly while the record has an allocation
     reservation: Reservation | None = None  #: only while queued; set by `Book.reserve`
+    succession: Succession | None = None  #: only while the record has an allocation
     requeue: str = ""  #: why the job shall be checkpointed and queued again; empty: it shall not
     failures: int = 0  #: trainers in a row that ended before they were ready
     late: int = 0  #: rounds in a row in which something was not ready in time
@@ -232,15 +240,13 @@ class Book:
     ) -> JobRecord:
         """Change the state of a job, give back what it no longer holds, and tell everyone why."""
         old = self.records[job]
-        record = life.change(
-            old, event, life.shortened(reason, REASON_LENGTH), now.unix, allocation
-        )
+        record = life.change(old, event, shortened(reason, REASON_CHARACTERS), now.unix, allocation)
         if allocation is not None:
             record = msgspec.structs.replace(record, terms=allocation.term.number)
         live = self.live[job]
         if old.allocation is not None and record.allocation is None:
             self._take_back(old.allocation, job)
-            live.reign = None
+            live.reign = live.succession = None
             live.requeue = ""
         if record.state is not JobState.QUEUED:
             self.reserve(job, None)
@@ -251,6 +257,15 @@ class Book:
             self.cleanup[job] = None
         self._publish(record, record.state.value, record.reason, record.changed_at, record.state)
         return record
+
+    def succeed(
+        self, job: JobId, allocation: Allocation, secret: str, reason: str, now: Moment
+    ) -> None:
+        """A job goes on under a new term, with what it has of the one before."""
+        record = self.records[job]
+        named = record.workers_named + len(allocation.workers)
+        self.records[job] = msgspec.structs.replace(record, workers_named=named, secret=secret)
+        self.change(job, LifeEvent.SUCCEEDED, reason, now, allocation)
 
     def fail(self, job: JobId, reason: str, now: Moment) -> None:
         """Give a job up."""
@@ -269,9 +284,9 @@ class Book:
     def explain(self, job: JobId, reason: str, now: Moment) -> None:
         """Give another reason for the state that a job is in; the record tells it, it is no event."""
         record = self.records[job]
-        if record.reason != life.shortened(reason, REASON_LENGTH):
+        if record.reason != shortened(reason, REASON_CHARACTERS):
             self.update(
-                msgspec.structs.replace(record, reason=life.shortened(reason, REASON_LENGTH)), now
+                msgspec.structs.replace(record, reason=shortened(reason, REASON_CHARACTERS)), now
             )
 
     def observe(
@@ -283,7 +298,7 @@ class Book:
         """
         record, live = self.records[job], self.live[job]
         progress = record.progress if progress is None else progress
-        reason = record.reason if reason is None else life.shortened(reason, REASON_LENGTH)
+        reason = record.reason if reason is None else shortened(reason, REASON_CHARACTERS)
         if (record.progress, record.reason) != (progress, reason):
             self.records[job] = msgspec.structs.replace(record, progress=progress, reason=reason)
             live.unwritten = True

@@ -15,8 +15,10 @@ each other on the way:
   them with the record first. An event that is not in the table is a fault of the caller; it raises and changes
   nothing.
 
-A job holds shards and workers exactly in STARTING, RUNNING and WAITING. DISPLACED takes them away and keeps the
-place in the queue (`seq`), whatever the cause: a shard that died, a stack that goes down, a member that leaves.
+A job holds shards and workers exactly in STARTING, RUNNING and WAITING. SUCCEEDED changes its leader, and gives it
+new trainers, while it holds all of its values: it starts once more, and need not queue. DISPLACED takes them away
+and keeps the place in the queue (`seq`), whatever the cause: a shard that died, a stack that goes down, a member
+that leaves.
 """
 
 from __future__ import annotations
@@ -27,11 +29,10 @@ import msgspec
 
 from elps.contracts.errors import IllegalEvent
 from elps.contracts.state import Allocation, Change, JobRecord, JobState
+from elps.contracts.texts import LOGGED_CHARACTERS, shortened
 
 CHANGES_KEPT = 50
 """Changes of state that a record tells: the first and the newest. A job that flaps stays of bounded size."""
-CHANGE_REASON_LENGTH = 500
-"""Characters of the reason of each of them; the reason of the present state is kept longer."""
 
 
 class LifeEvent(Enum):
@@ -39,6 +40,8 @@ class LifeEvent(Enum):
 
     PLACED = "placed"
     """Shards and workers were given to it, under a new term."""
+    SUCCEEDED = "succeeded"
+    """Another shard leads it, under a new term, with what its shards have."""
     TRAINS = "trains"
     """The leader reports iterations being computed."""
     STALLED = "stalled"
@@ -65,6 +68,7 @@ CHANGES: dict[tuple[JobState, LifeEvent], JobState] = {
     (JobState.WAITING, LifeEvent.TRAINS): JobState.RUNNING,
     (JobState.STARTING, LifeEvent.STALLED): JobState.WAITING,
     (JobState.RUNNING, LifeEvent.STALLED): JobState.WAITING,
+    **{(state, LifeEvent.SUCCEEDED): JobState.STARTING for state in HOLDING},
     **{(state, LifeEvent.DISPLACED): JobState.QUEUED for state in HOLDING},
     **{(state, LifeEvent.PAUSED): JobState.PAUSED for state in HOLDING},
     **{(state, LifeEvent.FINISHED): JobState.FINISHED for state in HOLDING},
@@ -89,9 +93,10 @@ def change(
     at: float,
     allocation: Allocation | None = None,
 ) -> JobRecord:
-    """The record after an event at Unix time `at`; `allocation` belongs to PLACED and to nothing else."""
+    """The record after an event at Unix time `at`; `allocation` belongs to PLACED and SUCCEEDED only."""
     state = after(record.state, event)
-    if (allocation is not None) != (event is LifeEvent.PLACED):
+    given = event in (LifeEvent.PLACED, LifeEvent.SUCCEEDED)
+    if (allocation is not None) != given:
         raise IllegalEvent(f"event {event.value} with allocation {allocation}")
     life = record.changes or [entry(record.changed_at, record.state, record.reason)]
     # the fallback is for a record of a version that did not keep them: what it is in is all that is known
@@ -105,27 +110,15 @@ def change(
         if event is LifeEvent.PLACED and record.started_at is None
         else record.started_at,
         ended_at=at if state.ended else None,
-        allocation=allocation
-        if event is LifeEvent.PLACED
-        else record.allocation
-        if state in HOLDING
-        else None,
+        allocation=allocation if given else record.allocation if state in HOLDING else None,
         pausing=record.pausing and state in HOLDING,
         secret="" if state.ended else record.secret,
     )
 
 
 def entry(at: float, state: JobState, reason: str) -> Change:
-    """A change of state as the record tells it."""
-    return Change(at=at, state=state, reason=shortened(reason, CHANGE_REASON_LENGTH))
-
-
-def shortened(reason: str, length: int) -> str:
-    """A reason of bounded length; what is cut is its middle, since both ends tell most."""
-    if len(reason) <= length:
-        return reason
-    half = length // 2 - 2
-    return f"{reason[:half]} … {reason[-half:]}"
+    """A change of state as the record tells it; the reason of the present state is kept longer."""
+    return Change(at=at, state=state, reason=shortened(reason, LOGGED_CHARACTERS))
 
 
 def problems(record: JobRecord) -> list[str]:
@@ -153,7 +146,7 @@ def _holding_problems(allocation: Allocation) -> list[str]:
     if not allocation.shards or len(set(allocation.shards)) != len(allocation.shards):
         found.append(f"shards {allocation.shards}")
     strangers = [s for s in allocation.targets if s not in allocation.shards]
-    if strangers or (allocation.targets and allocation.targets[0] != allocation.shards[0]):
+    if strangers:
         found.append(f"targets {allocation.targets} of shards {allocation.shards}")
     if again := [s for s in allocation.lost if s in allocation.shards]:
         found.append(f"lost shards {again} are held")

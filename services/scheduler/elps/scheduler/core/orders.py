@@ -73,7 +73,10 @@ def _older_terms(pool: Pool, job: JobId, allocation: Allocation) -> Iterator[tup
     """Shards of the job that still hold it under an older term."""
     for shard in allocation.shards:
         hosted = pool.shards[shard].jobs.get(job) if shard in pool.shards else None
-        if hosted is not None and hosted.term != allocation.term:
+        inherits = (
+            allocation.inherits is not None
+        )  # then what is told to begin ends it, and keeps what is there
+        if hosted is not None and hosted.term != allocation.term and not inherits:
             yield Topic(shard, "drop", job), Send(shard, DropJob(job=job, term=hosted.term))
 
 
@@ -96,6 +99,7 @@ def _host(
         shards=addresses,
         workers=list(allocation.workers),
         progress=record.progress,
+        inherits=allocation.inherits,
     )
     for shard in allocation.shards:
         known = allocation.incarnations.get(shard) == pool.shards[shard].incarnation

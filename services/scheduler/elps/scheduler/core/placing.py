@@ -7,7 +7,7 @@ import msgspec
 from elps.contracts.ids import AgentId, WorkerId
 from elps.contracts.job import Pool as Size
 from elps.contracts.state import Allocation, JobRecord, JobState
-from elps.scheduler.core import resizing, users
+from elps.scheduler.core import resizing, succession, users
 from elps.scheduler.core.book import Book, Reign, Reservation
 from elps.scheduler.core.events import AskTerm, MemberId, Moment, RemoveKeys, TermGranted
 from elps.scheduler.core.life import LifeEvent
@@ -27,6 +27,7 @@ def settle(book: Book, policy: Policy, now: Moment) -> None:
     """Bring everything that follows from the books up to date."""
     _leave_leavers(book, now)
     resizing.resize(book, now)
+    succession.look(book, now)
     _mark_stalled(book, now)
     if not book.suspended:
         _cancel_reservations(book)
@@ -42,6 +43,10 @@ def settle(book: Book, policy: Policy, now: Moment) -> None:
 def term_granted(book: Book, event: TermGranted, now: Moment) -> None:
     """Start a job in the place that was kept for it, if it still wants it."""
     live = book.live.get(event.job)
+    if live is not None and live.succession is not None:
+        if live.succession.attempt == event.attempt:
+            succession.granted(book, event, now)
+        return
     if live is None or live.reservation is None or live.reservation.attempt != event.attempt:
         return  # killed, paused or without its place meanwhile: the term stays unused
     start = live.reservation.start
@@ -186,11 +191,11 @@ def _refill(book: Book, refill: Refill, now: Moment) -> None:
 def _leave_leavers(book: Book, now: Moment) -> None:
     """Members that are asked to end hand over.
 
-    Workers after what they compute, and others take their place at once; the shard that leads, or any before the job
-    has begun, by a checkpoint and a new place for the job. Partitions of other shards move (`resizing`).
+    Workers after what they compute, and others take their place at once; shards by moving their partitions
+    (`resizing`), and the leader's part as well (`succession`). Before the job has begun it is placed anew.
     """
     for record, allocation, live, reign in book.holding():
-        needed = allocation.shards[: 1 if reign.begun_at is not None else None]
+        needed = allocation.shards if reign.begun_at is None else []
         leaving = [s for s in needed if s in book.pool.shards and book.pool.shards[s].leaving]
         if leaving and not live.requeue:
             resizing.requeue(book, record.id, live, reign, f"shard {leaving[0]} is leaving", now)

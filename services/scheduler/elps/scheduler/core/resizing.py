@@ -27,8 +27,13 @@ from elps.scheduler.core.pool import Holding
 
 
 def targets_of(allocation: Allocation) -> list[ShardId]:
-    """The shards that the partitions shall lie on, the leader first."""
+    """The shards that the partitions shall lie on."""
     return allocation.targets or allocation.shards
+
+
+def staying(book: Book, allocation: Allocation) -> list[ShardId]:
+    """Those of them that are not about to end."""
+    return [s for s in targets_of(allocation) if not _is_leaving(book, s)]
 
 
 def width_of(allocation: Allocation) -> int:
@@ -97,9 +102,11 @@ def _aim(book: Book, job: JobId, reign: Reign, now: Moment) -> list[str]:
     """Set the targets anew when one is leaving, when there are too many, or when one is wanted back."""
     allocation = _held(book, job)
     before, width = targets_of(allocation), width_of(allocation)
-    leaving = [s for s in allocation.shards[1:] if _is_leaving(book, s)]
+    leaving = [s for s in allocation.shards if _is_leaving(book, s)]
+    targets = staying(book, allocation)
+    if not targets:
+        return []  # nobody to give anything to, yet
     said = [f"shard {s} is leaving" for s in before if s in leaving]
-    targets = [s for s in before if s not in leaving]
     if len(targets) > width:
         assert reign.lead is not None
         holders, order = reign.lead.holders, allocation.shards
@@ -142,8 +149,8 @@ def _let_go(book: Book, job: JobId, lead: HostedJob, now: Moment) -> list[str]:
 def narrowed(book: Book, now: Moment) -> None:
     """Jobs that have fewer shards than they need, and nobody to give them one, are placed anew from a checkpoint."""
     for record, allocation, live, reign in book.holding():
-        targets, least = targets_of(allocation), record.document.shards.min
-        if len(targets) >= least or live.requeue:
+        targets, least = staying(book, allocation), record.document.shards.min
+        if len(targets) >= least or live.requeue or live.succession is not None:
             continue
         gone = [s for s in allocation.shards if s not in targets]
         which = (
@@ -170,7 +177,7 @@ def missing_shards(book: Book, job: JobId) -> int:
     allocation, reign = _held(book, job), book.live[job].reign
     if reign is None or reign.lead is None or book.goal(job) == "pause":
         return 0
-    return max(0, width_of(allocation) - len(targets_of(allocation)))
+    return max(0, width_of(allocation) - len(staying(book, allocation)))
 
 
 def barred(book: Book, job: JobId, now: Moment) -> tuple[ShardId, ...]:
@@ -200,7 +207,7 @@ def join(book: Book, job: JobId, shards: tuple[ShardId, ...], now: Moment) -> No
         job,
         now,
         shards=[*allocation.shards, *shards],
-        targets=[*targets_of(allocation), *shards],
+        targets=[*staying(book, allocation), *shards],
         width=width_of(allocation),
         plan=allocation.plan + 1,
         incarnations={**allocation.incarnations, **incarnations(book, shards)},

@@ -8,7 +8,7 @@ from elps.contracts.epoch import Term
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.messages import AgentBeat, HostedJob, Refusal, ShardBeat, TrainerStatus
 from elps.contracts.state import Allocation, JobRecord, JobState
-from elps.scheduler.core import resizing
+from elps.scheduler.core import resizing, succession
 from elps.scheduler.core.book import Book, Live, Reign
 from elps.scheduler.core.events import MemberId, Moment
 from elps.scheduler.core.leading import led
@@ -39,10 +39,10 @@ def shard_beaten(book: Book, beat: ShardBeat, now: Moment) -> None:
     for record, allocation, _, reign in book.holding():
         if beat.shard in reign.hosted and _term(shown.get(record.id)) != allocation.term:
             why = f"shard {beat.shard} no longer holds the job"
-            resizing.shard_gone(book, record.id, beat.shard, why, now)
+            succession.shard_gone(book, record.id, beat.shard, why, now)
         elif allocation.incarnations.get(beat.shard, beat.incarnation) != beat.incarnation:
             why = f"shard {beat.shard} was restarted"
-            resizing.shard_gone(book, record.id, beat.shard, why, now)
+            succession.shard_gone(book, record.id, beat.shard, why, now)
 
 
 def _term(hosted: HostedJob | None) -> Term | None:
@@ -90,7 +90,7 @@ def shard_lost(book: Book, shard: ShardId, why: str, now: Moment) -> None:
         if shard in allocation.shards:
             expendable = resizing.expendable(allocation, reign, shard)
             then = "" if expendable else "; the job goes on from its newest checkpoint elsewhere"
-            resizing.shard_gone(book, record.id, shard, why + then, now)
+            succession.shard_gone(book, record.id, shard, why + then, now)
 
 
 # --- agents -----------------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def _late(
         if resizing.expendable(allocation, reign, shard):
             if now.mono - since > start_s:
                 reign.unfit[shard] = now.mono + start_s
-                resizing.shard_gone(book, job, shard, reason, now)
+                succession.shard_gone(book, job, shard, reason, now)
         elif reign.begun_at is not None:
             if now.mono - max(since, reign.begun_at) > book.bounds.lost_s:
                 book.displace(job, f"shard {shard} no longer holds the job", now)

@@ -23,7 +23,7 @@ class Gradient:
 
     def __init__(self, job: OpenJob, order: Order) -> None:
         self._job, self._order = job, order
-        self.flat: Floats = np.zeros(job.layout.size, job.layout.dtype)
+        self.flat: Floats = np.full(job.layout.size, 0, job.layout.dtype)  # its pages are there now
         self.bad = ""  #: what was not finite, for people; empty when the gradient is good
         self._pushing: Pushing | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import signal
 import sys
 import threading
@@ -24,11 +25,21 @@ from elps.wire.connection import Connection, ConnectionEnded
 from elps.wire.frames import Header, Kind, Status
 from elps.worker.trainer.gradient import Gradient
 from elps.worker.trainer.inbox import Inbox
-from elps.worker.trainer.shards import CalledAway, Shards, ShardUnreachable, StaleTerm, reach
+from elps.worker.trainer.reaching import (
+    Ahead,
+    CalledAway,
+    ShardUnreachable,
+    StaleTerm,
+    places_of,
+    reach,
+)
+from elps.worker.trainer.shards import Shards
 
 LEADER_REACH_S = 20.0
 LEADER_SILENT_S = 20.0
 """The leader speaks every 2 s to whoever waits for it; silence for this long means that it is gone."""
+LEAVE_S = 0.5
+"""How long one that is to end waits for the parameters of the lease in its hand; agents give it 1 s in all."""
 MAX_TRACEBACK_CHARS = 20_000
 
 EXIT_DONE, EXIT_FAILED, EXIT_ORPHANED = 0, 1, 3
@@ -114,7 +125,7 @@ def _cause(error: TaskError) -> str:
 
 
 class _Leaving(BaseException):
-    """SIGTERM came while the trainer only waited; no user's code may catch it."""
+    """SIGTERM came and nothing of a lease is begun; no user's code may catch it."""
 
 
 class Trainer:
@@ -124,33 +135,53 @@ class Trainer:
         self._start, self._job, self._leader = start, job, leader
         self._inbox = Inbox(leader)
         self._order = job.order()
-        self._params = np.zeros(job.layout.size, job.layout.dtype)
+        self._params = np.full(job.layout.size, 0, job.layout.dtype)  # its pages are there now
         self._gradient = Gradient(job, self._order)
         self._held = -1  #: version that `_params` holds whole; -1: none or a mixture
         self._shards: Shards | None = None
+        self._ahead = Ahead(start)
         self._epoch: Epoch = NO_EPOCH
         self._free_at = time.perf_counter()  #: since when it only waits for a lease
         self._asking = False  #: waits for a lease
-        self._leaving = False  #: SIGTERM came
-        self._waiting = False  #: nothing would be lost by leaving now
+        self._leave_at: float | None = None  #: SIGTERM came; until when a lease in hand is finished
+        self._waiting = False  #: for the leader: nothing would be lost by leaving now
+        self._pulling = False  #: nothing of the lease in hand is begun
+        self._closed = threading.Event()
         self.where = f"worker {start.worker}"  #: what it is at, for error messages
 
     def leave_when_told(self) -> None:
-        """On SIGTERM finish the lease that is being computed, push it, and go; go at once while only waiting."""
+        """On SIGTERM finish the lease in hand, one on its way included, and go once the leader says stop.
+
+        What is given back others would have to do besides. If that word, or the parameters, do not come soon: at once.
+        """
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._told_to_leave)
 
     def _told_to_leave(self, *_: object) -> None:
-        self._leaving = True
-        if self._waiting:
+        now = time.monotonic()
+        if self._leave_at is None:
+            self._leave_at = now + LEAVE_S
+            threading.Thread(target=self._retire, daemon=True).start()
+        if (self._waiting or self._pulling) and self._may_leave(now):
             raise _Leaving
+
+    def _may_leave(self, now: float) -> bool:
+        """Whether it need not wait for the lease in its hand, or for the leader's word that there is none."""
+        assert self._leave_at is not None
+        return now >= self._leave_at or not (self._asking or self._pulling)
+
+    def _retire(self) -> None:
+        """Have the leader count on this trainer no more; see to it that it goes."""
+        self._tell(Header(Kind.RETIRING, self._epoch))
+        if not self._closed.wait(LEAVE_S):
+            os.kill(os.getpid(), signal.SIGTERM)
 
     @contextlib.contextmanager
     def _only_waiting(self) -> Iterator[None]:
-        """Leave from here when told to, also when told a moment ago."""
+        """Leave from here when told to, also when told a while ago."""
         self._waiting = True
         try:
-            if self._leaving:
+            if self._leave_at is not None and self._may_leave(time.monotonic()):
                 raise _Leaving
             yield
         finally:
@@ -163,6 +194,10 @@ class Trainer:
 
     def close(self) -> None:
         """Hang up on the shards."""
+        self._closed.set()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
         if self._shards is not None:
             self._shards.close()
 
@@ -178,7 +213,7 @@ class Trainer:
             return self._follow(header, meta)
         except CalledAway:
             self._held = -1
-            self.close()  # some were asked already, and their answers are on the way
+            self._hang_up()  # some were asked already, and their answers are on the way
             return True
 
     def _follow(self, header: Header, meta: dict[str, Any]) -> bool:
@@ -196,6 +231,8 @@ class Trainer:
         match header.kind:
             case Kind.INITIALISE:
                 self._initialise(self._shards)
+            case Kind.AHEAD:
+                self._shards.connect_ahead(places_of(meta.get("shards")))
             case Kind.TRAIN:
                 self._asking = False
                 self._train(self._shards, header)
@@ -218,6 +255,7 @@ class Trainer:
             shards if isinstance(shards, list) else [],
             self._job.layout.dtype.itemsize,
             self._inbox.called_away,
+            self._ahead,
         )
         if before is not None and same:
             self._shards.take_over(before)
@@ -245,8 +283,11 @@ class Trainer:
         if self._held == version:
             return Status.OK, 0.0, 0.0
         self._held = -1
-        with self._only_waiting():
+        self._pulling = True
+        try:
             pulled = shards.pull(version, ticket, self._params)
+        finally:
+            self._pulling = False
         if pulled.status is Status.OK:
             self._held = version
         elif pulled.status in (Status.CALLED_BACK, Status.GONE):

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from elps.contracts.epoch import Epoch
-from elps.contracts.errors import ElpsError, ProtocolError, RetryLater
+from elps.contracts.errors import ProtocolError
 from elps.contracts.messages import StartTrainer
 from elps.stream.interval import Interval
 from elps.tasks.layout import Floats
 from elps.wire.connection import Connection, ConnectionEnded
 from elps.wire.frames import Flag, Header, Kind, Status
-from elps.wire.handshake import Hello, Purpose, Refused, dial
+from elps.wire.handshake import Purpose
+from elps.worker.trainer.reaching import Ahead, Place, ShardUnreachable, reach
 
 SILENT_S = 20.0
 """A shard that owes an answer and says nothing for this long has lost the connection."""
@@ -28,49 +29,6 @@ FAILURES, FAILING_S = 5, 60.0
 """So many lost connections in a row, or for so long, are enough."""
 
 T = TypeVar("T")
-
-
-class ShardUnreachable(ElpsError):
-    """A shard of the job cannot be reached."""
-
-
-class CalledAway(ElpsError):
-    """The leader says something else meanwhile: what the trainer is at is not wanted any more."""
-
-
-class StaleTerm(ElpsError):
-    """A shard has seen a higher term: this trainer's time is over."""
-
-
-def reach(
-    start: StartTrainer,
-    host: str,
-    port: int,
-    peer: str,
-    purpose: Purpose,
-    within_s: float,
-    called_away: Callable[[], bool] = lambda: False,
-) -> Connection:
-    """Dial until it answers, or `called_away` says that it need not; a refusal may be over in a moment.
-
-    (The job is not hosted there yet, say.)
-    """
-    hello = Hello(job=start.job, purpose=purpose, sender=start.worker, term=start.term.number)
-    deadline, pause_s = time.monotonic() + within_s, 0.01
-    while True:
-        try:
-            return dial(host, port, hello, start.secret, peer=peer)
-        except (Refused, RetryLater) as error:
-            if isinstance(error, Refused) and error.code == "over":
-                raise StaleTerm(str(error)) from None
-            if called_away():
-                raise CalledAway(str(error)) from None
-            if time.monotonic() > deadline:
-                raise ShardUnreachable(
-                    f"{peer} could not be reached for {within_s:g} s: {error}"
-                ) from None
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 1.5, 0.5)
 
 
 @dataclass
@@ -83,8 +41,13 @@ class _Shard:
     port: int
     partitions: list[tuple[int, int, int]]
     called_away: Callable[[], bool]
+    ahead: Ahead
     pull: Connection | None = None
     push: Connection | None = None
+
+    @property
+    def place(self) -> Place:
+        return self.name, self.host, self.port
 
     def pulling(self) -> Connection:
         self.pull = self._live(self.pull, "pull")
@@ -99,6 +62,8 @@ class _Shard:
             if not connection.closed:
                 return connection
             connection.close()  # which could still be read
+        elif (made := self.ahead.take(self.place, purpose)) is not None:
+            return made
         return reach(
             self.start, self.host, self.port, self.name, purpose, REACH_S, self.called_away
         )
@@ -155,8 +120,10 @@ class Shards:
         shards: list[dict[str, Any]],
         itemsize: int,
         called_away: Callable[[], bool] = lambda: False,
+        ahead: Ahead | None = None,
     ):
         self.epoch = epoch
+        self._ahead = ahead or Ahead(start)
         self.itemsize = itemsize
         try:
             self._shards = [
@@ -167,6 +134,7 @@ class Shards:
                     int(s["port"]),
                     [(int(n), int(lo), int(hi)) for n, lo, hi in s["partitions"]],
                     called_away,
+                    self._ahead,
                 )
                 for s in shards
                 if s["partitions"]
@@ -181,19 +149,19 @@ class Shards:
 
     def take_over(self, before: Shards) -> None:
         """Go on with the connections of another map, to those shards that are on this one; the others are closed."""
-        places = {(s.name, s.host, s.port): s for s in self._shards}
+        places = {s.place: s for s in self._shards}
         for old in before.all():
-            new = places.get((old.name, old.host, old.port))
+            new = places.get(old.place)
             if new is None:
                 old.close()
             else:
                 new.pull, new.push = old.pull, old.push
 
     def connect(self) -> None:
-        """Make every connection before it is needed."""
+        """Make every connection, all at once; those for pushes are waited for when they are needed."""
+        self._ahead.connect([s.place for s in self._shards if s.pull is None])
         for shard in self._shards:
             shard.pulling()
-            shard.pushing()
 
     def pull(self, version: int, ticket: int, params: Floats) -> Pulled:
         """Receive all partitions at a version into the flat vector. Anything but OK leaves a mixture there."""
@@ -255,9 +223,15 @@ class Shards:
         return pushing.finish()
 
     def close(self) -> None:
-        """End every connection."""
+        """End every connection, those under way included."""
+        self._ahead.close()
         for shard in self._shards:
             shard.close()
+
+    def connect_ahead(self, places: list[Place]) -> None:
+        """Begin to connect to shards that are not on this map."""
+        known = {s.place for s in self._shards}
+        self._ahead.connect([place for place in places if place not in known])
 
     def all(self) -> list[_Shard]:
         """The shards that hold partitions, in the order of the map."""

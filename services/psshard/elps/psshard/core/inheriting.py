@@ -1,0 +1,163 @@
+"""Whether a new leader can go on from what the shards have, after the leader before it is gone.
+
+A new term need not mean going back to a checkpoint. When a shard hears of one that inherits, it stops serving the term
+before, for good, and keeps its blocks. The new leader has every shard say what it has, a *stock*:
+
+- Only what is of one *history* counts: what has become, step by step, of one opening from a checkpoint or from version
+  0. A shard that missed a rollback, or was cut off through whole terms, has blocks of an older history.
+- By the gate, partitions differ by one version at most. So everything needed is there, if every partition is: at the
+  oldest version *t*, or at *t+1* with *t* still readable. What was accepted of iteration *t* is forgotten, its tiling
+  is begun anew; a partition at *t+1* drops what it is offered, since it has it.
+- A partition may be claimed twice while the map was being exchanged when the leader went: then nothing was worked on,
+  and both have the same. The claim under the later epoch is taken.
+- Skips that any partition counts with are in force, and of those that the store knows besides only the ones that no
+  partition can have counted: a skip kept for after a rollback may have been counted by those that are at *t+1*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from elps.contracts.epoch import Epoch
+from elps.contracts.ids import PartitionId, ShardId
+from elps.stream.geometry import Geometry
+from elps.stream.interval import Interval
+
+
+@dataclass(frozen=True)
+class History:
+    """What a block has come from: equal for all that belongs together."""
+
+    opened: Epoch
+    """The opening from a checkpoint or from version 0; whatever has changed since, it was not the values."""
+    identity: str
+    """Digest of the job's data, parameters and code."""
+    elements: int
+    """Length of the job's flat vector."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One partition that a shard has: both of its newest versions can be read, or its first."""
+
+    partition: PartitionId
+    start: int
+    stop: int
+    version: int
+    """The newest."""
+    steps: int
+    """Optimizer steps behind it."""
+
+
+@dataclass(frozen=True)
+class Stock:
+    """All that a shard has of a job."""
+
+    history: History | None = None
+    """None: it has nothing."""
+    epoch: Epoch | None = None
+    """The one that the claims are of."""
+    claims: tuple[Claim, ...] = ()
+    skips: tuple[Interval, ...] = ()
+    """In force under that epoch."""
+
+
+@dataclass(frozen=True)
+class Inheritance:
+    """Where a new leader goes on."""
+
+    history: History
+    version: int
+    """The oldest that some partition has as its newest."""
+    ahead: bool
+    """Whether some partition has the next one already."""
+    placed: dict[PartitionId, ShardId]
+    slices: list[tuple[int, int, int]]
+    """Partition number, first element and end; they tile the vector."""
+    skips: list[Interval]
+    steps: int
+    """Optimizer steps behind the version."""
+
+    def in_force(self, kept: Iterable[Interval], geometry: Geometry) -> list[Interval]:
+        """The skips to go on with; `kept` are those that the store knows."""
+        counted = (
+            self.version if self.ahead else self.version - 1
+        )  #: iterations up to it are, somewhere
+        unmet = [i for i in kept if geometry.iteration_of(i.lo) > counted]
+        return sorted({*self.skips, *unmet})
+
+
+class Stocktaking:
+    """Collects the stocks of all shards under one new term."""
+
+    def __init__(self, shards: Iterable[ShardId], since: Epoch, checkpoint: int | None) -> None:
+        """`since` is the newest opening that the scheduler has heard of, `checkpoint` the version of the newest one."""
+        self._since, self._checkpoint = since, checkpoint
+        self._awaited = set(shards)
+        self._stocks: dict[ShardId, Stock] = {}
+
+    @property
+    def awaited(self) -> list[ShardId]:
+        """Shards that have not answered, in order."""
+        return sorted(self._awaited)
+
+    def took(self, shard: ShardId, stock: Stock) -> None:
+        """A shard has answered; its first answer counts, since nothing changes after it."""
+        if shard in self._awaited:
+            self._awaited.discard(shard)
+            self._stocks[shard] = stock
+
+    def verdict(self) -> Inheritance | str:
+        """What is there, once all have answered; or why that is not enough to go on from, for people."""
+        histories = {s.history for s in self._stocks.values() if s.history is not None}
+        known = [h for h in histories if h.opened == self._since or _after(h.opened, self._since)]
+        if not known:
+            return "no shard has anything of it"
+        newest = max(known, key=lambda h: (h.opened.term.number, h.opened.n))
+        if sum(h.opened == newest.opened for h in known) > 1:
+            return "the shards have two jobs of one name"
+        return self._whole(newest)
+
+    def _whole(self, history: History) -> Inheritance | str:
+        stocks = {s: self._stocks[s] for s in sorted(self._stocks)}
+        ours = {s: stock for s, stock in stocks.items() if stock.history == history}
+        best: dict[PartitionId, tuple[Epoch, ShardId, Claim]] = {}
+        for shard, stock in ours.items():
+            for claim in stock.claims:
+                assert stock.epoch is not None
+                before = best.get(claim.partition)
+                if before is None or _after(stock.epoch, before[0]):
+                    best[claim.partition] = stock.epoch, shard, claim
+        claims = [best[p][2] for p in sorted(best)]
+        if (gap := _gap(claims, history.elements)) is not None:
+            return f"no shard has the parameters from element {gap} on"
+        versions = {claim.version for claim in claims}
+        oldest, latest = min(versions), max(versions)
+        if latest > oldest + 1:
+            return f"the shards have versions {oldest} to {latest}"
+        if self._checkpoint is not None and oldest < self._checkpoint:
+            return f"the shards have version {oldest}, a checkpoint has {self._checkpoint}"
+        return Inheritance(
+            history=history,
+            version=oldest,
+            ahead=latest > oldest,
+            placed={p: best[p][1] for p in sorted(best)},
+            slices=[(claim.partition, claim.start, claim.stop) for claim in claims],
+            skips=sorted({skip for stock in ours.values() for skip in stock.skips}),
+            steps=min(claim.steps for claim in claims),
+        )
+
+
+def _after(one: Epoch, other: Epoch) -> bool:
+    return (one.term.number, one.n) > (other.term.number, other.n)
+
+
+def _gap(claims: Sequence[Claim], elements: int) -> int | None:
+    """The first element that none of consecutive claims has; None when they cover the vector."""
+    end = 0
+    for number, claim in enumerate(claims):
+        if (claim.partition, claim.start) != (number, end):
+            return end
+        end = claim.stop
+    return end if end < elements else None

@@ -1,0 +1,120 @@
+"""Another shard leads a job, which goes on from what its shards have.
+
+A leader that is asked to end gives its partitions away first, as any other shard does (`resizing`). Then, or when one
+is lost that holds nothing, a shard of those that hold the job is named in its place: under a new term, with new
+trainers in the same slots, and without the queue. The new leader asks all shards what they have; should that not be
+everything after all, it goes back to the newest checkpoint by itself. So what the scheduler knows of the holders, which
+may be out of date, decides only what is tried.
+
+The term comes from the store. Until it is there the job goes on as it does; what has changed then is looked at again.
+"""
+
+from __future__ import annotations
+
+from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
+from elps.contracts.messages import HostedJob
+from elps.contracts.state import Allocation, JobRecord
+from elps.scheduler.core import resizing
+from elps.scheduler.core.book import Book, Reign, Succession
+from elps.scheduler.core.events import AskTerm, Moment, TermGranted
+from elps.scheduler.core.pool import Holding
+
+
+def look(book: Book, now: Moment) -> None:
+    """Name another leader where one that is about to end has given away what it held."""
+    for record, allocation, live, reign in book.holding():
+        leader = allocation.shards[0]
+        known = book.pool.shards.get(leader)
+        if book.goal(record.id) == "pause" or book.suspended:
+            live.succession = None
+            continue
+        goes = known is not None and known.leaving and live.succession is None
+        if goes and reign.lead is not None and resizing.obeyed(allocation, reign.lead):
+            begin(book, record, allocation, reign, f"shard {leader} is leaving", now)
+
+
+def shard_gone(book: Book, job: JobId, shard: ShardId, why: str, now: Moment) -> None:
+    """A shard of a job has lost what it held of it."""
+    record, reign = book.records[job], book.live[job].reign
+    assert record.allocation is not None
+    assert reign is not None
+    if shard != record.allocation.shards[0]:
+        resizing.shard_gone(book, job, shard, why, now)
+    elif book.live[job].succession is not None:
+        return  # it is being replaced already
+    elif book.goal(job) == "pause" or not begin(book, record, record.allocation, reign, why, now):
+        resizing.shard_gone(book, job, shard, why, now)
+
+
+def begin(
+    book: Book, record: JobRecord, allocation: Allocation, reign: Reign, why: str, now: Moment
+) -> bool:
+    """Ask for the term of another leader; False when no shard can be one."""
+    if reign.lead is None or _heir(book, allocation, reign, reign.lead) is None:
+        return False
+    live = book.live[record.id]
+    book.attempts += 1
+    live.succession = Succession(book.attempts, why)
+    book.out.append(AskTerm(record.id, book.attempts, live.highest + 1))
+    book.explain(record.id, f"{why}: another shard is to lead", now)
+    book.note("leader_to_be_replaced", job=record.id, leader=allocation.shards[0], reason=why)
+    return True
+
+
+def _heir(book: Book, allocation: Allocation, reign: Reign, lead: HostedJob) -> ShardId | None:
+    """The shard that is to lead: the first that holds a part of the job, if all that hold any are there to go on."""
+    old, holders = allocation.shards[0], lead.holders
+    there = [s for s in holders if s in reign.hosted and s in allocation.shards]
+    there = [s for s in there if s in book.pool.shards and not book.pool.shards[s].leaving]
+    if lead.opened is None or old in holders or not holders or there != holders:
+        return None
+    return there[0]
+
+
+def granted(book: Book, event: TermGranted, now: Moment) -> None:
+    """Begin the term of another leader, if one is still wanted."""
+    live, record = book.live[event.job], book.records[event.job]
+    succession, live.succession = live.succession, None
+    allocation, reign = record.allocation, live.reign
+    if succession is None or allocation is None or reign is None or reign.lead is None:
+        return
+    heir = _heir(book, allocation, reign, reign.lead)
+    if heir is None:  # who was to lead is gone meanwhile
+        if allocation.shards[0] not in book.pool.shards:
+            resizing.shard_gone(book, event.job, allocation.shards[0], succession.why, now)
+        return
+    others = [s for s in allocation.shards[1:] if s != heir and s in book.pool.shards]
+    targets = [s for s in resizing.targets_of(allocation) if s in (heir, *others)]
+    workers = _take_over(book, record, allocation, event.job)
+    new = Allocation(
+        term=event.term,
+        shards=[heir, *others],
+        workers=workers,
+        size=allocation.size,
+        targets=targets,
+        width=resizing.width_of(allocation),
+        plan=1,
+        incarnations={s: i for s, i in allocation.incarnations.items() if s in (heir, *others)},
+        inherits=reign.lead.opened,
+    )
+    live.reign = Reign(
+        placed_at=now.mono, begun_at=now.mono, started=dict.fromkeys(workers, now.mono)
+    )
+    live.highest = event.term.number
+    reason = f"{succession.why}: {heir} leads now"
+    book.succeed(event.job, new, event.secret, reason, now)
+
+
+def _take_over(
+    book: Book, record: JobRecord, allocation: Allocation, job: JobId
+) -> dict[WorkerId, AgentId]:
+    """Take back what the term before had on its leader and on the agents; workers of the new one, in their slots."""
+    book.pool.take_back(allocation.shards[0], Holding(job), allocation.term)
+    agents: list[AgentId] = []
+    for worker, agent in allocation.workers.items():
+        book.pool.take_back(agent, Holding(job, worker), allocation.term)
+        known = book.pool.agents.get(agent)
+        if known is not None and not known.leaving:
+            agents.append(agent)
+    named = record.workers_named
+    return {WorkerId(f"{job}-w{named + n}"): agent for n, agent in enumerate(agents, 1)}

@@ -1,0 +1,136 @@
+"""Another shard leads a job in place of one that leaves, or that is lost and held nothing."""
+
+from __future__ import annotations
+
+from scheduler_desk import Desk, reborn
+from test_scheduler_scaling import beats, running, told
+
+from elps.contracts.epoch import Epoch
+from elps.contracts.messages import DirectJob, DropJob, HostJob, StartTrainer, StopTrainer
+from elps.contracts.state import Allocation, JobState
+
+
+def allocation(desk: Desk) -> Allocation:
+    found = desk.record().allocation
+    assert found is not None
+    return found
+
+
+def given_away(shards: int = 2, **more: object) -> Desk:
+    """A job whose leader s0 leaves and has given all that it held to s1 (and s2, ...)."""
+    desk = running(shards=shards, **more)
+    desk.shard("s0", leaving=True)
+    beats(desk, holders=[s for s in desk.places() if s != "s0"])
+    return desk
+
+
+def test_a_leader_that_leaves_gives_its_partitions_away_before_another_one_is_named() -> None:
+    desk = running(shards=2)
+    term = desk.term()
+    desk.shard("s0", leaving=True)
+    assert (desk.places(), allocation(desk).targets) == (["s0", "s1", "s2"], ["s1", "s2"])
+    beats(desk, holders=["s0", "s1"])
+    assert (desk.term(), desk.state()) == (term, JobState.RUNNING)
+    desk.sent.clear()
+    beats(desk, holders=["s1", "s2"])
+    assert desk.places() == ["s1", "s2"]
+    assert desk.term().number == term.number + 1
+    assert allocation(desk).inherits == Epoch(term, 1)
+    assert desk.record().reason == "shard s0 is leaving: s1 leads now"
+
+
+def test_the_new_term_is_told_to_those_that_hold_the_job_and_only_the_old_leader_drops_it() -> None:
+    desk = running(shards=2)
+    term = desk.term()
+    desk.shard("s0", leaving=True)
+    beats(desk)
+    desk.sent.clear()
+    beats(desk, holders=["s1", "s2"])
+    sent = desk.sent
+    hosts = {to: m for to, m in sent if isinstance(m, HostJob)}
+    assert sorted(hosts) == ["s1", "s2"]
+    assert {m.inherits for m in hosts.values()} == {Epoch(term, 1)}
+    assert [a.shard for a in hosts["s1"].shards] == ["s1", "s2"]
+    assert [(to, m.term) for to, m in sent if isinstance(m, DropJob)] == [("s0", term)]
+    assert [(m.worker, m.term) for _, m in sent if isinstance(m, StartTrainer)] == [
+        ("j-w2", desk.term())
+    ]
+    assert [m.worker for _, m in sent if isinstance(m, StopTrainer)] == ["j-w1"]
+    beats(desk)
+    assert desk.state() is JobState.RUNNING
+
+
+def test_a_leader_of_a_job_of_one_shard_waits_for_another_one_to_be_free() -> None:
+    desk = running(shards=1, pool=2)
+    desk.shard("s0", leaving=True)
+    assert desk.places() == ["s0", "s1"]
+    assert allocation(desk).targets == ["s1"]
+    beats(desk, holders=["s0"])
+    beats(desk, holders=["s1"])
+    assert desk.places() == ["s1"]
+
+
+def test_a_leader_that_nobody_can_replace_has_its_job_checkpointed() -> None:
+    desk = running(shards=1, pool=1)
+    desk.sent.clear()
+    desk.shard("s0", leaving=True)
+    assert desk.take_sent(DirectJob)[-1][1].goal == "pause"
+    beats(desk, phase="paused")
+    assert desk.state() is JobState.QUEUED
+
+
+def test_a_pause_or_a_kill_while_the_term_is_asked_for_comes_first() -> None:
+    for what in ("pause", "kill"):
+        desk = running(shards=2)
+        desk.granting = False
+        desk.shard("s0", leaving=True)
+        beats(desk)
+        beats(desk, holders=["s1", "s2"])
+        assert desk.core.book.live[desk.record().id].succession is not None
+        desk.ask(what)
+        live = desk.core.book.live.get(desk.record().id)
+        assert live is None or live.succession is None
+
+
+def test_a_lost_leader_that_held_nothing_is_replaced_and_one_that_held_something_is_not() -> None:
+    desk = running(shards=2)
+    term = desk.term()
+    beats(desk, holders=["s1"])
+    del desk.shards["s0"]
+    desk.wait(7)
+    assert (desk.places()[0], allocation(desk).inherits) == ("s1", Epoch(term, 1))
+    assert desk.state() is JobState.STARTING
+    other = running(shards=2)
+    beats(other)
+    del other.shards["s0"]
+    other.wait(7)
+    assert allocation(other).inherits is None
+    assert "newest checkpoint" in other.record().changes[-2].reason
+
+
+def test_a_scheduler_that_restarts_in_between_names_one_all_the_same() -> None:
+    desk = running(shards=2)
+    desk.shard("s0", leaving=True)
+    beats(desk)
+    desk.granting = False
+    beats(desk, holders=["s1", "s2"])
+    again = reborn(desk)
+    again.shards, again.agents = desk.shards, desk.agents
+    again.shards["s0"]["leaving"] = True
+    again.seq = desk.seq
+    beats(again, holders=["s1", "s2"])
+    assert again.places() == ["s1", "s2"]
+    assert again.state() is JobState.STARTING
+
+
+def test_one_that_leaves_while_it_starts_under_its_inherited_term_gives_away_in_turn() -> None:
+    desk = given_away(shards=2)
+    assert desk.places() == ["s1", "s2"]
+    desk.shard("s9")
+    desk.shard("s1", leaving=True)
+    assert desk.state() is JobState.STARTING
+    beats(desk)
+    assert allocation(desk).targets == ["s2", "s9"]
+    beats(desk, holders=["s2", "s9"])
+    assert desk.places() == ["s2", "s9"]
+    assert [e for e in told(desk, "resized") if "s1 is leaving" in e]
