@@ -118,6 +118,16 @@ async def test_a_faulty_task_fails_the_job_at_once_and_says_where(
         assert not any(e.what == "worker_joined" and e.worker == f"{job.id}-w3" for e in job.events)
 
 
+async def test_a_message_of_any_length_leaves_the_traceback_to_be_seen(cluster: Cluster) -> None:
+    async with gate(lambda ask: "rant" if len(ask.samples) > 1 else "go") as it:
+        job = await cluster.submit(**directed(it, {"compute": [sample_of(3)]}))
+        reason = await job.failed(timeout_s=15)
+    assert "told to fail at length" in reason
+    assert len(reason) < 5_000
+    await job.until(lambda: any("directed.py" in line for line in job.lines), "traceback in logs")
+    assert max(map(len, job.lines)) < 10_000
+
+
 async def test_an_evaluation_that_raises_fails_the_job_and_names_the_version(
     cluster: Cluster,
 ) -> None:

@@ -103,6 +103,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         if alive and len(self.world.beats) < BEATS_HELD:
             self.world.beats.append(self.world.beat(alive[pick % len(alive)]))
 
+    @rule(pick=picks)
+    def answer_probe(self, pick: int) -> None:
+        if self.world.probes:
+            self.world.look(self.world.probes.pop(pick % len(self.world.probes)))
+
     @rule()
     def all_beat(self) -> None:
         for member in self.world.members():

@@ -27,9 +27,11 @@ from elps.scheduler.core.events import (
     Event,
     MemberId,
     Moment,
+    Probe,
     Request,
     Send,
     ShardBeaten,
+    ShardRefused,
     TermGranted,
     Ticked,
     UserAsked,
@@ -51,6 +53,7 @@ class World:
         self.store: dict[JobId, JobRecord] = {}
         self.numbers: dict[JobId, int] = {}
         self.asked: list[AskTerm] = []
+        self.probes: list[Probe] = []
         self.beats: list[Event] = []
         self.shards = {f"shard-{n}": FakeShard(f"shard-{n}") for n in range(SHARDS)}
         self.agents = {f"agent-{n}": FakeAgent(f"agent-{n}") for n in range(AGENTS)}
@@ -71,6 +74,7 @@ class World:
         assert records == list(self.store.values())
         self.core, self.shadow = Core(records, self.now), Core(reversed(records), self.now)
         self.asked.clear()
+        self.probes.clear()
         for member in self.members():
             member.missed |= any(self.forgotten(message) for message in member.inbox)
 
@@ -98,6 +102,8 @@ class World:
                 self.write(command.record)
             elif isinstance(command, AskTerm):
                 self.asked.append(command)
+            elif isinstance(command, Probe):
+                self.probes.append(command)
         self.core.check_invariants()
         sends = self.core.messages(self.now)
         if self.shadowed:
@@ -162,6 +168,12 @@ class World:
         number = max(self.numbers.get(ask.job, 0) + 1, ask.at_least)
         self.numbers[ask.job] = number
         self.feed(TermGranted(ask.job, ask.attempt, Term(number, number * 7), f"secret-{number}"))
+
+    def look(self, probe: Probe) -> None:
+        """Nobody listens where the process was that a probe is meant for, if it is not there any more."""
+        shard = self.shards[probe.shard]
+        if not shard.alive or f"{shard.id}/{shard.incarnation}" != probe.incarnation:
+            self.feed(ShardRefused(probe.shard, probe.incarnation))
 
     # --- the members --------------------------------------------------------------------------------------------------
 
@@ -313,6 +325,9 @@ class World:
         beats, self.beats = self.beats, []
         for event in beats:
             self.feed(event)
+        probes, self.probes = self.probes, []
+        for probe in probes:
+            self.look(probe)
         for ask in list(self.asked):
             self.asked.remove(ask)
             self.grant(ask)

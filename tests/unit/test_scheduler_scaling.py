@@ -228,7 +228,8 @@ def test_a_worker_that_leaves_is_known_to_the_leader_until_its_agent_shows_that_
 def test_auto_leaves_a_running_job_as_it_is() -> None:
     desk = running(workers=2, shards=2)
     reply = scale(desk, auto=True)
-    assert reply.reason == "not pinned: the policy decides; it keeps what it has until then"
+    assert reply.reason.startswith("not pinned: the policy decides; first come, first served")
+    assert reply.reason.endswith("it keeps what it has until it starts anew")
     beats(desk)
     assert (len(desk.workers()), len(desk.places())) == (2, 2)
 

@@ -92,6 +92,8 @@ class HostedJob(msgspec.Struct, frozen=True, kw_only=True):
     """Trainers the leader gave up on (hung, refused), with the reason: their agents shall end them."""
     holders: list[ShardId] = []
     """Shards that hold partitions; the job goes on without its others, and they may be taken from it."""
+    unreachable: list[ShardId] = []
+    """Shards of the job to which the leader has lost its link."""
     moving: str = ""
     """What is on its way between them, for people; empty while everything lies where it is wanted."""
     obeys: int | None = None

@@ -16,8 +16,9 @@ FEATURES = np.arange(1.0, 7.0)
 class Directed:
     """Linear regression of a wave. `at`: stage (init, data, compute, evaluate) to the samples at which it asks.
 
-    The samples of ``init`` do not matter; without `gate` nothing is asked. Answers: ``go``, ``raise``, ``exit``,
-    ``kill``, ``nan``, ``inf``, ``inf loss``, ``shape``, ``missing``, ``unknown``, ``write``, ``text``, ``memory``.
+    The samples of ``init`` do not matter; without `gate` nothing is asked. Answers: ``go``, ``raise``, ``rant``,
+    ``exit``, ``kill``, ``nan``, ``inf``, ``inf loss``, ``shape``, ``missing``, ``unknown``, ``write``, ``text``,
+    ``memory``.
     """
 
     def __init__(
@@ -82,6 +83,8 @@ class Directed:
         match answer:
             case "raise":
                 raise ArithmeticError(f"told to fail in {stage}")
+            case "rant":
+                raise ArithmeticError("told to fail at length " + "x" * 100_000)
             case "exit":
                 print("this is the end", flush=True)
                 os._exit(3)

@@ -17,6 +17,7 @@ from elps.contracts.epoch import Epoch
 from elps.contracts.errors import TaskError
 from elps.contracts.ids import JobId, PartitionId, ShardId, WorkerId
 from elps.contracts.messages import DirectJob, HostedJob, HostJob, Phase
+from elps.contracts.texts import LOGGED_CHARACTERS, REASON_CHARACTERS, shortened
 from elps.psshard.answers import Answers
 from elps.psshard.assignment import Assignment
 from elps.psshard.beginning import Beginning
@@ -73,7 +74,9 @@ class Lead:
         self._obeys = 0  #: highest number of a plan that says where the partitions are to lie
         self._conversation = Conversation(self)
         self._ticker, self._beat_at = Ticker(self._tick), 0.0
-        self._peers = Peers(host, me, orders, Answers(self).reported, self._restored, self.fail)
+        self._peers = Peers(
+            host, me, orders, Answers(self).reported, self._restored, bridge.beat, self.fail
+        )
 
     def start(self) -> None:
         """Begin: dial the other shards, and find out where the job starts from."""
@@ -340,8 +343,8 @@ class Lead:
 
     def fail(self, reason: str) -> None:
         """The job cannot go on."""
-        log.error("job_failed", job=self.job, reason=reason)
-        self._end("failed", reason)
+        log.error("job_failed", job=self.job, reason=shortened(reason, LOGGED_CHARACTERS))
+        self._end("failed", shortened(reason, REASON_CHARACTERS))
 
     def _broken(self, what: str) -> None:
         self.fail(f"the leader failed: {what}")
@@ -405,6 +408,7 @@ class Lead:
                 dismissed=dict(self.trainers.dismissed),
                 holders=sorted(holders),
                 obeys=self._obeys,
+                unreachable=self._peers.down(now),
                 moving=clock.moving if clock is not None else "",
                 opened=self.origin.history.opened if self.origin.history is not None else None,
             )

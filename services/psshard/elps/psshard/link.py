@@ -49,11 +49,13 @@ class RemotePeer:
         secret: str,
         reported: Callable[[ShardId, Report], None],
         restored: Callable[[ShardId], None],
+        lost: Callable[[], None],
         failed: Callable[[str], None],
     ) -> None:
         self.address = address
         self._hello, self._secret = hello, secret
-        self._reported, self._restored, self._failed = reported, restored, failed
+        self._reported, self._restored = reported, restored
+        self._lost, self._failed = lost, failed
         self._connection: Connection | None = None
         self._closed = threading.Event()
         self.reach = Reach(time.monotonic())
@@ -115,6 +117,7 @@ class RemotePeer:
                     shard=self.address.shard,
                     reason=self.trouble,
                 )
+                self._lost()
 
     def _read(self, connection: Connection) -> None:
         while True:

@@ -27,11 +27,12 @@ class Peers:
         orders: Orders,
         reported: Callable[[ShardId, Report], None],
         restored: Callable[[ShardId], None],
+        lost: Callable[[], None],
         failed: Callable[[str], None],
     ) -> None:
         self._me, self._secret = me, host.secret
         self._hello = Hello(job=host.job, purpose="link", sender=me, term=host.term.number)
-        self._told = reported, restored, failed
+        self._told = reported, restored, lost, failed
         self._own = orders
         self._remote: dict[ShardId, RemotePeer] = {}  #: replaced, never changed
         self._started = self._closed = False
@@ -95,6 +96,10 @@ class Peers:
             if shard in among and peer.reach.down_s(now) > UNREACHABLE_S
         ]
         return "; ".join(down)
+
+    def down(self, now: float) -> list[ShardId]:
+        """Those to which the link is down just now, in order; before the first was up, too."""
+        return [s for s, peer in sorted(self._remote.items()) if peer.reach.down_s(now) > 0]
 
     def close(self) -> None:
         """The job ends here."""

@@ -29,9 +29,11 @@ from elps.scheduler.core.events import (
     Event,
     Moment,
     Note,
+    Probe,
     PublishEvent,
     RemoveKeys,
     Request,
+    ShardRefused,
     WriteRecord,
 )
 
@@ -43,6 +45,8 @@ PUBLISH_S = 5.0
 SEND_S = 1.0
 """Orders are repeated anyway: they do not wait long."""
 RETRY_S = 1.0
+PROBE_S = 1.0
+"""A refusal comes within a round trip."""
 
 
 class Outbox:
@@ -87,6 +91,8 @@ class Outbox:
                     self._answers[request] = reply
                 case AskTerm():
                     self._ask(command)
+                case Probe():
+                    self._probe(command)
                 case RemoveKeys(job=job):
                     self._removals[job] = None
                 case Note(what=what, fields=fields, warning=warning):
@@ -140,6 +146,21 @@ class Outbox:
 
         assert self._tasks is not None
         self._tasks.create_task(grant(), name=f"term {ask.job}")
+
+    def _probe(self, probe: Probe) -> None:
+        async def look() -> None:
+            try:
+                async with asyncio.timeout(PROBE_S):
+                    _, writer = await asyncio.open_connection(probe.host, probe.port)
+            except ConnectionRefusedError:
+                self._feed(ShardRefused(probe.shard, probe.incarnation))
+            except OSError as error:  # out of reach, or slow: that says nothing of the process
+                log.debug("probe_failed", shard=probe.shard, error=str(error))
+            else:
+                writer.close()
+
+        assert self._tasks is not None
+        self._tasks.create_task(look(), name=f"probe {probe.shard}")
 
     async def _flush_loop(self) -> None:
         while True:

@@ -151,6 +151,7 @@ class Book:
         self.started_at = now.mono  #: forgiven like all deadlines after deafness
         self.echo_at: float | None = None  #: when the own heartbeat last came back
         self.attempts = 0
+        self.probed: dict[ShardId, float] = {}  #: shards: when they were last, monotonic
         self._claims: Claims | None = None  #: as `claims` gives them; None: to be made anew
         for record in sorted(records, key=lambda r: (r.seq, r.id)):
             self.records[record.id] = record

@@ -28,6 +28,7 @@ from elps.scheduler.core.events import (
     Moment,
     Send,
     ShardBeaten,
+    ShardRefused,
     TermGranted,
     Ticked,
     UserAsked,
@@ -74,6 +75,8 @@ class Core:
                 users.user_asked(book, event, now)
             case TermGranted():
                 placing.term_granted(book, event, now)
+            case ShardRefused():
+                watch.shard_refused(book, event, now)
         placing.settle(book, self.policy, now)
         out, book.out = book.out, []
         return out

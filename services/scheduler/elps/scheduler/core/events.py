@@ -92,11 +92,29 @@ class TermGranted:
 
 
 @dataclass(frozen=True)
+class ShardRefused:
+    """Nobody listens where a shard did: its process has ended."""
+
+    shard: ShardId
+    incarnation: str
+    """That of the `Probe`."""
+
+
+@dataclass(frozen=True)
 class Ticked:
     """Time has passed."""
 
 
-Event = JobSubmitted | UserAsked | ShardBeaten | AgentBeaten | EchoHeard | TermGranted | Ticked
+Event = (
+    JobSubmitted
+    | UserAsked
+    | ShardBeaten
+    | AgentBeaten
+    | EchoHeard
+    | TermGranted
+    | ShardRefused
+    | Ticked
+)
 
 # --- commands to the shell, in the order in which they are to be done; records before all else ------------------------
 
@@ -133,6 +151,16 @@ class AskTerm:
 
 
 @dataclass(frozen=True)
+class Probe:
+    """Look whether anybody listens where a shard does; say so with `ShardRefused` if not."""
+
+    shard: ShardId
+    incarnation: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True)
 class RemoveKeys:
     """Remove all that the store holds of a job but its record."""
 
@@ -148,7 +176,7 @@ class Note:
     warning: bool = False
 
 
-Command = WriteRecord | PublishEvent | Answer | AskTerm | RemoveKeys | Note
+Command = WriteRecord | PublishEvent | Answer | AskTerm | Probe | RemoveKeys | Note
 
 
 @dataclass(frozen=True)
@@ -170,6 +198,11 @@ class Bounds:
     """How long a suspension waits for checkpoints before it says which are missing."""
     progress_s: float = 2.0
     """Least time between two writes of a record for its progress alone."""
+
+    @property
+    def suspect_s(self) -> float:
+        """A shard not heard for so long is looked after: a heartbeat is due, and late."""
+        return 1.25 * self.beat_s
 
     @property
     def settle_s(self) -> float:

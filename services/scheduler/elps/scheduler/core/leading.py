@@ -8,6 +8,7 @@ from elps.contracts.state import JobState
 from elps.scheduler.core.book import Book, Live, Reign
 from elps.scheduler.core.events import Moment
 from elps.scheduler.core.life import LifeEvent
+from elps.scheduler.core.suspicion import suspect
 from elps.scheduler.core.trainers import allocation_of, worker_ended
 
 TRAINING = "training"
@@ -17,6 +18,8 @@ TRAINING = "training"
 def led(book: Book, job: JobId, live: Live, reign: Reign, hosted: HostedJob, now: Moment) -> None:
     """What the leader says of its job."""
     reign.lead = hosted
+    for shard in hosted.unreachable:
+        suspect(book, shard, now)
     if hosted.phase in ("running", "pausing", "paused") and reign.begun_at is None:
         reign.begun_at = now.mono
     if hosted.progress is not None and hosted.phase != "loading":

@@ -77,7 +77,7 @@ def said(pinned: Pinned) -> str:
 def _outlook(book: Book, record: JobRecord) -> str:
     allocation, pinned = record.allocation, record.pinned
     if pinned == Pinned():
-        return "it keeps what it has until then"
+        return "first come, first served resizes no job that runs: it keeps what it has until it starts anew"
     if allocation is None:
         when = "once it is resumed" if record.state is JobState.PAUSED else "when its turn has come"
         return f"the job is {record.state.value} and starts with it {when}, or with what is free, and grows then"

@@ -8,6 +8,7 @@ from elps.contracts.ids import AgentId, JobId, WorkerId
 from elps.contracts.state import Allocation
 from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import Moment
+from elps.scheduler.core.suspicion import suspect_leader
 
 FAILURE_LIMIT = 5
 """Trainers in a row that end before they are ready: then the fault is not theirs."""
@@ -16,6 +17,7 @@ FAILURE_LIMIT = 5
 def worker_ended(book: Book, job: JobId, worker: WorkerId, how: str, now: Moment) -> None:
     """A trainer has ended; count it if it never was ready, and fail the job if that cannot go on."""
     live = book.live[job]
+    suspect_leader(book, job, now)
     agent = allocation_of(book, job).workers[worker]
     early = live.reign is not None and worker in live.reign.started
     book.dismiss(job, worker, f"trainer {worker} on agent {agent}: {how}", now)

@@ -8,9 +8,9 @@ from elps.contracts.epoch import Term
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.messages import AgentBeat, HostedJob, Refusal, ShardBeat, TrainerStatus
 from elps.contracts.state import Allocation, JobRecord, JobState
-from elps.scheduler.core import resizing, succession
+from elps.scheduler.core import resizing, succession, suspicion
 from elps.scheduler.core.book import Book, Live, Reign
-from elps.scheduler.core.events import MemberId, Moment
+from elps.scheduler.core.events import MemberId, Moment, ShardRefused
 from elps.scheduler.core.leading import led
 from elps.scheduler.core.pool import Seen
 from elps.scheduler.core.trainers import give_up, worker_ended
@@ -187,6 +187,7 @@ def ticked(book: Book, now: Moment) -> None:
     """Notice what has not happened in time."""
     if book.echo_at is None or now.mono - book.echo_at > book.bounds.deaf_s:
         return  # nothing can be heard: nobody's silence says anything
+    suspicion.suspect_late(book, now)
     for member in book.pool.silent(now.mono, book.bounds.lost_s):
         _member_lost(book, member, f"not heard for {book.bounds.lost_s:g} s", now)
     if now.mono - book.started_at > book.bounds.lost_s:
@@ -196,6 +197,13 @@ def ticked(book: Book, now: Moment) -> None:
     for record, _, live, reign in book.holding():
         _stranded(book, record, live, reign, now)
     resizing.look(book, now)
+
+
+def shard_refused(book: Book, event: ShardRefused, now: Moment) -> None:
+    """A shard's process has ended, unless another one has taken its place meanwhile."""
+    known = book.pool.shards.get(event.shard)
+    if known is not None and known.incarnation == event.incarnation:
+        _member_lost(book, event.shard, "has ended: connections to it are refused", now)
 
 
 def _member_lost(book: Book, member: MemberId, why: str, now: Moment) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from elps.contracts.epoch import NO_EPOCH, Epoch
 from elps.contracts.errors import ElpsError, ProtocolError, TaskError
 from elps.contracts.messages import StartTrainer
+from elps.contracts.texts import shortened
 from elps.stream.interval import Interval
 from elps.tasks.opening import open_job
 from elps.tasks.running import OpenJob
@@ -41,6 +42,8 @@ LEADER_SILENT_S = 20.0
 LEAVE_S = 0.5
 """How long one that is to end waits for the parameters of the lease in its hand; agents give it 1 s in all."""
 MAX_TRACEBACK_CHARS = 20_000
+MAX_LINE_CHARS = 2_000
+"""Of each line of it, so that a message of any length hides none of the others."""
 
 EXIT_DONE, EXIT_FAILED, EXIT_ORPHANED = 0, 1, 3
 
@@ -101,7 +104,9 @@ def _work(start: StartTrainer, env: Mapping[str, str], leader: Connection) -> in
         return EXIT_DONE
     except TaskError as error:
         where = trainer.where if trainer else f"worker {start.worker}, opening task and data"
-        text = f"{where}: {error}\n{_cause(error)}"[:MAX_TRACEBACK_CHARS]
+        lines = f"{where}: {error}\n{_cause(error)}".splitlines()
+        text = "\n".join(shortened(line, MAX_LINE_CHARS) for line in lines)
+        text = shortened(text, MAX_TRACEBACK_CHARS)
         text = text.encode("utf-8", "backslashreplace").decode()  # else it could not be sent
         _say(text)
         leader.send(Header(Kind.FAILED), {"what": text.strip()})
