@@ -27,6 +27,9 @@ CHANGES = (
     ("shards_1_to_2", {"shards": 2}),
     ("shards_2_to_1", {"shards": 1}),
 )
+NOTHING: tuple[str, dict[str, int]] = ("nothing", {})
+"""The same reckoning while nothing is changed: what the machine's own unrest makes of it."""
+TIMES = 5
 EVEN = 20
 """Iterations at rest, before and after a change."""
 
@@ -85,42 +88,66 @@ def lost(rows: list[IterationRow], asked_at: float, done_at: float) -> tuple[flo
     return sum(between) - usual * len(between), statistics.median(after)
 
 
-async def change(job: Watched, size: dict[str, int], about: dict[str, Any], name: str) -> None:
-    """Change the size while it trains."""
+@dataclass
+class Change:
+    """What one change of size cost."""
+
+    lost_s: float
+    iteration_s: float
+    """At the new size."""
+    done_s: float
+    newcomer_s: float | None = None
+    """From the request to the end of a newcomer's first iteration."""
+
+
+async def change(job: Watched, size: dict[str, int], name: str) -> Change:
+    """Change the size while it trains; with no size, let as much time pass as a change takes."""
     await job.even()
     asked_at, known = time.time(), workers_of(job.rows[-1])
-    reply = await job.client.scale(job.name, **size)
-    if not reply.ok:
-        raise RuntimeError(reply.reason)
+    if size:
+        reply = await job.client.scale(job.name, **size)
+        if not reply.ok:
+            raise RuntimeError(reply.reason)
     if "workers" in size:
         wanted = size["workers"]
         await job.until(lambda: len(workers_of(job.rows[-1])) == wanted, name)
         done_at = next(r.at for r in job.rows if r.at > asked_at and len(workers_of(r)) == wanted)
-    else:
+    elif "shards" in size:
         await job.until(lambda: job.since(asked_at, "partitions_moved") is not None, name)
         moved = job.since(asked_at, "partitions_moved")
         assert moved is not None
         done_at = moved.at
+    else:
+        await job.even()
+        done_at = job.rows[-1].at
     await job.even()
     await job.even()
     seconds, iteration = lost(job.rows, asked_at, done_at)
+    new = next((r for r in job.rows if r.at > asked_at and workers_of(r) - known), None)
+    return Change(seconds, iteration, done_at - asked_at, new.at - asked_at if new else None)
+
+
+def tell(name: str, changes: list[Change], about: dict[str, Any]) -> None:
+    """The middle of some changes of one kind, and how far they lie apart."""
+    ratios = sorted(c.lost_s / c.iteration_s for c in changes)
     emit(
         f"elastic.{name}",
-        seconds * 1e3,
+        statistics.median(c.lost_s for c in changes) * 1e3,
         "ms",
-        ratio=seconds / iteration,
+        ratio=statistics.median(ratios),
         to="an iteration of the job; aim: below 1",
-        done_in_s=done_at - asked_at,
+        least=round(ratios[0], 2),
+        most=round(ratios[-1], 2),
+        times=len(changes),
+        done_in_s=statistics.median(c.done_s for c in changes),
         **about,
     )
-    if new := {"workers", *size} and next(
-        (r for r in job.rows if r.at > asked_at and workers_of(r) - known), None
-    ):
+    if newcomers := [c for c in changes if c.newcomer_s is not None]:
         emit(
             f"elastic.{name}.first_iteration_of_newcomer",
-            new.at - asked_at,
+            statistics.median(c.newcomer_s or 0 for c in newcomers),
             "s",
-            ratio=(new.at - asked_at) / iteration,
+            ratio=statistics.median((c.newcomer_s or 0) / c.iteration_s for c in newcomers),
             to="an iteration of the job",
             **about,
         )
@@ -132,12 +159,12 @@ async def restart(job: Watched, size: dict[str, int], about: dict[str, Any], nam
     asked_at = time.time()
     await job.client.pause(job.name)
     await job.until(lambda: job.since(asked_at, "paused") is not None, f"{name}: paused")
-    last = job.rows[-1]
+    term = job.rows[-1].term
     await job.client.scale(job.name, **size)
     await job.client.resume(job.name)
-    count = len(job.rows)
-    await job.until(lambda: len(job.rows) > count + 1, f"{name}: training again")
-    first = next(r for r in job.rows if r.at > last.at)
+    await job.until(lambda: job.rows[-1].term > term, f"{name}: training again")
+    last = max((r for r in job.rows if r.term == term), key=lambda r: r.at)
+    first = min((r for r in job.rows if r.term > term), key=lambda r: r.at)
     await job.even()
     iteration = statistics.median(r.duration_s for r in job.rows[-EVEN:])
     seconds = first.at - last.at - iteration
@@ -168,9 +195,13 @@ async def measure(client: Client, megabytes: int) -> None:
             lambda: job.rows and len(workers_of(job.rows[-1])) == 2, "two workers, one shard"
         )
         await asyncio.sleep(3)
-        for what, size in CHANGES:
-            say(f"elastic: {megabytes} MB, {what}")
-            await change(job, size, about, what)
+        found: dict[str, list[Change]] = {}
+        for n in range(TIMES):
+            for what, size in (NOTHING, *CHANGES):
+                say(f"elastic: {megabytes} MB, {what}, {n + 1} of {TIMES}")
+                found.setdefault(what, []).append(await change(job, size, what))
+        for what, changes in found.items():
+            tell(what, changes, about)
         for what, size in CHANGES:
             say(f"elastic: {megabytes} MB, {what}, by a restart")
             await restart(job, size, about, what)
