@@ -62,6 +62,9 @@ async def assert_trained_as_plain_loop(
     assert_close([*losses.values()], [expected.losses[t] for t in losses], dtype)
     for event in job.told("evaluated"):
         assert event.iteration is not None
+        if event.iteration not in expected.evaluations:  # in place of one that a leader took along
+            assert record.terms > 1
+            continue
         metrics = expected.evaluations[event.iteration]
         assert event.metrics.keys() == metrics.keys()
         assert_close([event.metrics[name] for name in metrics], [*metrics.values()], dtype)

@@ -57,6 +57,7 @@ class Leader:
         self.taking: Stocktaking | None = None
         self.heir: Inheritance | None = None  #: what the epoch in force began with
         self.evaluated = -1
+        self.metrics: dict[str, float] = {}  #: of that version
         self.links = {s.name: (s.from_leader, s.to_leader) for s in world.shards.values()}
         if before is not None:
             self._succeed(before)
@@ -68,7 +69,11 @@ class Leader:
         """The scheduler names it: it knows the plan, what is in the store, and the newest opening it was told of."""
         world, term = self.world, before.epoch.term
         self.epoch = self.opened = Epoch(Term(term.number + 1, 9), 0)
-        self.checkpoints, self.evaluated = before.checkpoints, before.evaluated
+        self.checkpoints = before.checkpoints
+        if (
+            world.r.random() < 0.8
+        ):  # else it was told only just now, and the scheduler has not heard
+            self.evaluated, self.metrics = before.evaluated, before.metrics
         self.wanted, self.wanted_at = before.wanted, before.wanted_at
         self.skips = list(world.kept)
         self.links = {s: (Link(f"L{term.number + 1}>{s}"), Link(f"{s}>L")) for s in world.shards}
@@ -139,6 +144,8 @@ class Leader:
             moving=world.moving(world.sizes, self.placed, world.wave_bytes),
             ahead=ahead and "rests-ahead" not in world.off,
         )
+        if self.heir is not None:
+            self.clock.go_on(self.metrics, self.evaluated)
         world.history = self.history  # the scheduler hears of it
         for shard in world.shards.values():
             self._assign(shard)
@@ -407,7 +414,8 @@ class Leader:
                 saved = version == 0 or version in self.checkpoints
                 assert saved, f"rests at {version}, which is not saved"
             case do.Evaluated(version, metrics):
-                self.evaluated = max(version, self.evaluated)
+                if version > self.evaluated:
+                    self.evaluated, self.metrics = version, metrics
                 want = self.plain.metrics(version)
                 assert metrics == want, f"evaluation of {version}: {metrics} is not {want}"
             case do.IterationDone():

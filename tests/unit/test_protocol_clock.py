@@ -444,3 +444,35 @@ def test_it_says_who_is_waited_for() -> None:
     g.bad(A)
     g("freeze_answered", S, Interval(4, 6), 1, True)
     assert g.clock.waiting_for(3.0) == "a skip is being decided: waiting for s2"
+
+
+def inherited(**rules: Any) -> Clock:
+    """The clock of a leader that goes on from version 7, which one of two shards has left already."""
+    terms = Rules(Geometry(100, 4), 10, test_samples=4, evaluate_every=5, **rules)
+    return Clock(terms, [S, V], 7, 0.0, evaluated=5, ahead=True)
+
+
+def test_who_goes_on_after_another_leader_rests_where_nobody_has_left() -> None:
+    clock = inherited()
+    clock.pause(0.0)
+    assert clock.boundary == 8
+
+
+def test_a_target_that_was_reached_under_the_leader_before_ends_the_job() -> None:
+    clock = inherited(target_metric="m", target=0.5)
+    clock.go_on({"m": 0.6, "n": None}, 5)
+    assert clock.end == 8
+    other = inherited(target_metric="m", target=0.5)
+    other.go_on({"m": None}, 5)
+    assert other.end == 10
+
+
+def test_an_evaluation_that_went_with_the_leader_before_is_done_where_the_job_is() -> None:
+    for evaluated, kind in ((5, "train"), (-1, "evaluate")):
+        clock = inherited()
+        clock.go_on({}, evaluated)
+        clock.worker_ready(WorkerId("w1"), 0.0)
+        clock.progressed(S, 7, 0.0)
+        clock.progressed(V, 8, 0.0)
+        (lend,) = [c for c in clock.asked(WorkerId("w1"), 0.1) if isinstance(c, do.Lend)]
+        assert (lend.kind, lend.version) == (kind, 7)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scheduler_desk import Desk, reborn
-from test_scheduler_scaling import beats, running, told
+from test_scheduler_scaling import beats, running, scale, told
 
 from elps.contracts.epoch import Epoch
 from elps.contracts.messages import DirectJob, DropJob, HostJob, StartTrainer, StopTrainer
@@ -37,6 +37,23 @@ def test_a_leader_that_leaves_gives_its_partitions_away_before_another_one_is_na
     assert desk.term().number == term.number + 1
     assert allocation(desk).inherits == Epoch(term, 1)
     assert desk.record().reason == "shard s0 is leaving: s1 leads now"
+
+
+def test_nobody_is_named_while_partitions_are_on_their_way_and_nothing_moves_while_one_is_named() -> (
+    None
+):
+    desk = running(shards=2)
+    term = desk.term()
+    desk.shard("s0", leaving=True)
+    beats(desk)
+    beats(desk, holders=["s1", "s2"], moving="moving 1 partitions to s2")
+    assert desk.term() == term
+    desk.granting = False
+    beats(desk, holders=["s1", "s2"])
+    before = allocation(desk).plan
+    scale(desk, shards=1)
+    desk.shard("s9")
+    assert (allocation(desk).plan, desk.places()) == (before, ["s0", "s1", "s2"])
 
 
 def test_the_new_term_is_told_to_those_that_hold_the_job_and_only_the_old_leader_drops_it() -> None:

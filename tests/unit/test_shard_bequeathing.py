@@ -144,6 +144,14 @@ def test_what_was_not_left_here_is_said_not_made_up(
     assert heir.stock().claims, "a better assignment may still come"
 
 
+def test_one_that_has_come_since_is_told_that_it_has_no_part_in_it() -> None:
+    newcomer = Member(member_of([4]).document)
+    reports: list[Report] = []
+    newcomer.report_always_to(reports.append)
+    newcomer.assign(SUCCESSOR, assignment([], start=7, inherited=True))
+    assert reports == [Progressed(SUCCESSOR, 100)]
+
+
 def test_a_new_assignment_of_other_values_lets_the_estate_go() -> None:
     heir, _ = heir_of(member_of([4]))
     heir.assign(SUCCESSOR, assignment(cut_into([4])))

@@ -49,6 +49,8 @@ ROWS_S = 0.1
 """Rows go out at most this often: those of short iterations together, since publishing keeps data threads waiting."""
 ROWS_AT_ONCE = 200
 DRAIN_LOOK_S = 0.05
+LAST_WORD_S = 2.0
+"""How long a shard that leaves tries to send what its jobs have told."""
 SWITCH_S = 0.001
 """Threads hand the interpreter over this often: a data thread must not wait 5 ms for the event loop."""
 
@@ -66,6 +68,7 @@ class ShardService:
         self._seq = 0
         self._leaving = False  #: asked to end; every beat says so
         self._unheard = False  #: the broker took nothing the last time
+        self._speaks = True  #: rows and events may still come
         self._data_host = ""  #: where others reach it; known before the first beat
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -98,6 +101,11 @@ class ShardService:
                 self._leaving = True
                 bridge.beat()
                 await self._drained(hosting)
+                self._speaks = False
+                bridge.beat()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_WORD_S):
+                        await asyncio.shield(speaking)
                 speaking.cancel()
             await subscription.cancel()
         finally:
@@ -172,6 +180,8 @@ class ShardService:
                 if not self._unheard:
                     log.warning("broker_unreachable", shard=self.id, reason=str(error))
                 self._unheard = True
+            if not self._speaks:
+                return
 
     async def _beat(self, hosting: Hosting, port: int) -> None:
         self._seq += 1

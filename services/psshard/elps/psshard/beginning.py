@@ -7,10 +7,11 @@ from typing import Protocol
 
 import structlog
 
-from elps.contracts.errors import TaskError
+from elps.contracts.errors import ProtocolError, TaskError
 from elps.contracts.ids import ShardId
 from elps.contracts.messages import HostJob
 from elps.psshard.core.inheriting import Inheritance, Stock, Stocktaking
+from elps.psshard.identity import Identity
 from elps.psshard.keeping import Keeper
 from elps.psshard.origin import Origin, Source
 from elps.psshard.reporting import Reporter
@@ -38,7 +39,7 @@ class Leader(Protocol):
 
 
 class Beginning:
-    """Asks the shards and the store. What shards have needs no store; its skips are added when it answers."""
+    """Asks the shards first, and then the store. What shards have needs neither the store nor a trainer."""
 
     def __init__(self, host: HostJob, lead: Leader) -> None:
         self._job, self._lead = host.job, lead
@@ -46,7 +47,8 @@ class Beginning:
         self._taking = (
             Stocktaking(shards, host.inherits, newest) if host.inherits is not None else None
         )  #: None: the shards have answered, or are not asked
-        self._inheritance: Inheritance | None = None
+        self._decided = False  #: all have answered
+        self._shards = set(shards)
         self._stored: tuple[bytes | None, list[Manifest]] | None = None  #: skips, checkpoints
         self.settled = False  #: it is known what to begin from; perhaps a trainer is needed for it
 
@@ -55,20 +57,38 @@ class Beginning:
         """Whether shards are to say what they have."""
         return self._taking is not None
 
+    @property
+    def holders(self) -> set[ShardId]:
+        """Shards that may have something of the job before it is opened: none of them may be let go."""
+        return self._shards if self._taking is not None else set()
+
     def stocked(self, shard: ShardId, stock: Stock) -> None:
         """A shard has said what it has."""
-        with self._lead.lock:
-            if self._taking is None:
+        lead = self._lead
+        with lead.lock:
+            if self._taking is None or self._decided:
                 return
             self._taking.took(shard, stock)
             if self._taking.awaited:
                 return
-            found, self._taking = self._taking.verdict(), None
+            self._decided = True
+            found = self._taking.verdict()
             if isinstance(found, Inheritance):
-                self._inheritance = found
-        if isinstance(found, str):
-            self._lead.reporter.event("rolled_back", f"another shard leads now, and {found}")
+                try:
+                    lead.origin.identity = Identity.of_text(found.history.identity)
+                except ProtocolError as error:
+                    found = str(error)
+            self.settled = isinstance(found, Inheritance)
+        if isinstance(found, Inheritance):
+            version = f"{found.version}{' and the next' if found.ahead else ''}"
+            log.info("inherited", job=self._job, version=version, shards=found.placed)
+            lead.open(found)
+        else:
+            lead.reporter.event("rolled_back", f"another shard leads now, and {found}")
+        with lead.lock:
+            self._taking = None
         self._look()
+        lead.look_again()
 
     def ask_store(self) -> None:
         """Get the newest checkpoint and the skips; waits for the store, however long that takes."""
@@ -80,39 +100,20 @@ class Beginning:
         self._look()
 
     def _look(self) -> None:
-        """Begin, if it is known now from what; look at the trainers that were ready before it was."""
-        lead, manifest = self._lead, None
+        """Begin at the newest checkpoint, if there is one and no more than that to begin from."""
+        lead = self._lead
         try:
             with lead.lock:
-                unknown = self._inheritance is None and self._stored is None
-                if self.settled or self._taking is not None or unknown:
+                if self.settled or self._taking is not None or self._stored is None:
                     return
-                if self._stored is not None:
-                    inherits = self._inheritance is not None
-                    manifest = lead.origin.remember(*self._stored, inherits=inherits)
+                manifest = lead.origin.remember(*self._stored)
                 self.settled = True
-                known = lead.origin.identity is not None
         except TaskError as error:
             lead.fail(str(error))
             return
-        if known:
-            self.begin(manifest)
-        lead.look_again()
-
-    def begin(self, manifest: Manifest | None = None) -> None:
-        """What the job is, is known now: open it."""
-        lead, inheritance = self._lead, self._inheritance
-        if inheritance is None:
+        if manifest is not None:
             lead.open(manifest)
-            return
-        identity = lead.origin.identity
-        assert identity is not None
-        if identity.digest != inheritance.history.identity:
-            lead.fail("its data, parameters or code are not what they were under the term before")
-            return
-        version = f"{inheritance.version}{' and the next' if inheritance.ahead else ''}"
-        log.info("inherited", job=self._job, version=version, shards=inheritance.placed)
-        lead.open(inheritance)
+        lead.look_again()
 
     def waiting_for(self) -> str:
         """Who is waited for before the job is opened, for people; call it under the leader's lock."""

@@ -16,7 +16,7 @@ from elps.psshard.beginning import Beginning
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command, Lend
 from elps.psshard.identity import Identity
-from elps.psshard.origin import Origin
+from elps.psshard.origin import Origin, Source
 from elps.psshard.phases import has_values
 from elps.psshard.trainers import Computed, Pushed, Sums, TrainerLink, Trainers, What, read
 from elps.wire.connection import Connection
@@ -37,6 +37,9 @@ class Leader(Protocol):
     origin: Origin
     trainers: Trainers
     beginning: Beginning
+
+    def open(self, source: Source) -> None:
+        """Begin from there."""
 
     def join(self, link: TrainerLink) -> None:
         """Take a trainer in, or raise `Refused`."""
@@ -156,12 +159,12 @@ class Conversation:
             if known is None:
                 lead.origin.identity = identity
         difference = known.difference(identity) if known is not None else ""
-        if difference and lead.origin.manifest is not None:
-            lead.fail(f"the job is not what it was at its checkpoint: {difference}")
+        if difference and not lead.origin.from_trainer:
+            lead.fail(f"the job is not what it was before: {difference}")
         elif difference:
             lead.dismiss(link.worker, f"it sees another job than the first trainer: {difference}")
         elif known is None:
-            lead.beginning.begin()
+            lead.open(None)
         else:
             self._greet(link)
 

@@ -2,65 +2,59 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Mapping
 
 from elps.contracts.epoch import Epoch
 from elps.contracts.ids import PartitionId
 from elps.psshard.assignment import Assignment, NotHere
 from elps.psshard.block import Block
-from elps.psshard.core.inheriting import Claim, History, Stock
+from elps.psshard.core.inheriting import Claim, Stock
 from elps.psshard.core.part import Part
-from elps.stream.interval import Interval
 
 
-@dataclass(frozen=True)
 class Estate:
-    """Blocks that nobody else adds to or writes any more, with what they have come from."""
+    """Blocks of a term that is over, for the next one to take over. Any thread may ask."""
 
-    history: History | None = None  #: None: there is nothing
-    epoch: Epoch | None = None
-    blocks: dict[PartitionId, tuple[int, int, Block]] = field(default_factory=dict)
-    """First element and end in the job's vector, and the block."""
-    skips: tuple[Interval, ...] = ()
+    def __init__(
+        self, epoch: Epoch, assignment: Assignment, part: Part, blocks: Mapping[PartitionId, Block]
+    ) -> None:
+        self._epoch, self._assignment, self._part = epoch, assignment, part
+        # From a leader that did not say what its values come from nothing can be inherited.
+        self._blocks = dict(blocks) if assignment.history is not None else {}
+        self._lock = threading.Lock()
+        self._sealed = False
 
     def stock(self) -> Stock:
         """As the new leader is told."""
-        claims = (
-            Claim(p, start, stop, *block.newest())
-            for p, (start, stop, block) in sorted(self.blocks.items())
-        )
-        return Stock(self.history, self.epoch, tuple(claims), self.skips)
+        blocks = self._heirlooms()
+        if not blocks:
+            return Stock()
+        bounds = {n: (start, stop) for n, start, stop in self._assignment.partitions}
+        claims = tuple(Claim(p, *bounds[p], *blocks[p].newest()) for p in sorted(blocks))
+        return Stock(self._assignment.history, self._epoch, claims, tuple(self._part.skips))
 
     def take(self, assignment: Assignment) -> dict[PartitionId, Block]:
         """The blocks of an assignment; `NotHere` when one is not at its version, or at the next one."""
-        taken = {}
+        blocks, taken = self._heirlooms(), {}
         for number, start, stop in assignment.partitions:
             p = PartitionId(number)
-            bounds_and_block = self.blocks.get(p)
-            if bounds_and_block is None or bounds_and_block[:2] != (start, stop):
+            if p not in blocks or (number, start, stop) not in self._assignment.partitions:
                 raise NotHere(f"partition {p} of elements {start} to {stop} was not left here")
-            block = bounds_and_block[2]
-            if not assignment.start <= block.newest()[0] <= assignment.start + 1:
+            if not assignment.start <= blocks[p].newest()[0] <= assignment.start + 1:
                 raise NotHere(f"partition {p} was not left here at version {assignment.start}")
-            taken[p] = block
+            taken[p] = blocks[p]
         return taken
+
+    def _heirlooms(self) -> dict[PartitionId, Block]:
+        """The blocks, sealed when they are asked for first: who adds or writes just now is waited for."""
+        with self._lock:
+            if not self._sealed:
+                self._blocks = {p: block.heirloom() for p, block in self._blocks.items()}
+                self._sealed = True
+            return self._blocks
 
     @property
     def size_bytes(self) -> int:
         """Memory of the arrays."""
-        return sum(block.size_bytes for _, _, block in self.blocks.values())
-
-
-def left_by(
-    epoch: Epoch, assignment: Assignment, part: Part, blocks: dict[PartitionId, Block]
-) -> Estate:
-    """Seal the blocks of a term that is over."""
-    bounds = {PartitionId(n): (start, stop) for n, start, stop in assignment.partitions}
-    return Estate(
-        assignment.history if blocks else None,
-        epoch,
-        {p: (*bounds[p], block.heirloom()) for p, block in blocks.items()}
-        if assignment.history is not None
-        else {},
-        tuple(part.skips),
-    )
+        return sum(block.size_bytes for block in self._blocks.values())

@@ -40,6 +40,7 @@ class Hosted:
         self._lock = threading.Lock()
         self._connections: dict[Connection, Purpose] = {}
         self._closed = False
+        self._linked = False  #: its leader has called
 
     def status(self) -> HostedJob:
         """As the beat shows it."""
@@ -59,7 +60,8 @@ class Hosted:
         if self.lead is not None:
             return not self.lead.ended
         with self._lock:
-            return "link" in self._connections.values()
+            led = "link" in self._connections.values()
+            return led or (self.host.inherits is not None and not self._linked)
 
     def serve(self, connection: Connection, hello: Hello) -> None:
         """Serve a connection until it ends or the job is dropped."""
@@ -67,6 +69,7 @@ class Hosted:
             if self._closed:
                 raise ProtocolError(f"job {self.host.job} was dropped meanwhile")
             self._connections[connection] = hello.purpose
+            self._linked |= hello.purpose == "link"
         try:
             match hello.purpose:
                 case "push":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from typing import Annotated, Any
 
 import msgspec
@@ -41,9 +40,17 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         )
 
     @property
-    def digest(self) -> str:
-        """Of all of it."""
-        return blake2b(encode(self), digest_size=16).hexdigest()
+    def text(self) -> str:
+        """All of it, equal for equal ones."""
+        return encode(self).decode()
+
+    @classmethod
+    def of_text(cls, text: str) -> Identity:
+        """The other way round; `ProtocolError` when it is none."""
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.MsgspecError as error:
+            raise ProtocolError(f"an identity that cannot be read: {error}") from None
 
     def difference(self, other: Identity) -> str:
         """How another one differs, for people; empty when it is the same."""

@@ -116,6 +116,9 @@ class Lead:
                     moving=self.origin.moving(),
                     ahead=isinstance(source, Inheritance) and source.ahead,
                 )
+                if isinstance(source, Inheritance):
+                    progress = self.reporter.progress
+                    clock.go_on(progress.metrics, self.reporter.evaluated_at(source))
                 clock.expect(self.trainers.allowed, now)
                 self.trainers.forget_epoch()
                 told = self._assignments(clock, self._peers)
@@ -310,7 +313,7 @@ class Lead:
         with self.lock:
             unwanted = self.trainers.plan(workers, exits, time.monotonic())
             self._pause_wanted = pause
-            not_begun = self.clock is None
+            not_begun = self.clock is None and not self.beginning.holders
         for worker, text in sorted(exits.items()):
             self._exited(worker, text)
         for link, why in unwanted:
@@ -371,19 +374,23 @@ class Lead:
     def _tick(self) -> None:
         self.event(lambda clock, at: clock.tick(at))
         with self.lock:  # those that hold something, or are to
-            holders = self.clock.holders if self.clock is not None else set()
-            needed = holders | set(self.origin.targets)
+            needed = self._holders | set(self.origin.targets)
         self._peers.keep(needed)
         if (now := time.monotonic()) - self._beat_at >= BEAT_S:
             self._beat_at = now
             self._peers.beat()
             self._conversation.beat()
 
+    @property
+    def _holders(self) -> set[ShardId]:
+        """Shards that have, or may have, something of the job; call it under the lock."""
+        return self.clock.holders if self.clock is not None else self.beginning.holders
+
     def status(self, bytes_held: int) -> HostedJob:
         """The job as the leader's beat shows it."""
         with self.lock:
             clock, now = self.clock, time.monotonic()
-            holders = clock.holders if clock is not None else set(self.origin.targets)
+            holders = self._holders or set(self.origin.targets)
             phase, reason = self._ended or live_phase(
                 clock,
                 now,

@@ -18,7 +18,7 @@ from elps.psshard.block import Block, Sealed, blocks_of
 from elps.psshard.copies import Connect, Copies
 from elps.psshard.core.inheriting import Stock
 from elps.psshard.core.part import Advance, Part, Verdict
-from elps.psshard.estate import Estate, left_by
+from elps.psshard.estate import Estate
 from elps.psshard.following import Following
 from elps.psshard.reports import Frozen, Missed, Progressed, Report, Trouble, Written
 from elps.psshard.shelf import Shelf
@@ -45,7 +45,7 @@ class Member(Shelf, Voice):
         self._written: Written | None = None  #: of `_aside`, once it is in the store
         self._low = -1  #: version last reported
         self._copies = Copies(document)
-        self._estate = estate or Estate()  #: until it is assigned, or something else is
+        self._estate = estate  #: until it is assigned, or something else is
 
     # --- the leader's word --------------------------------------------------------------------------------------------
 
@@ -71,7 +71,7 @@ class Member(Shelf, Voice):
                 self._awaited = {PartitionId(p) for p, _, _ in assignment.partitions}
                 self._at = Counter()
                 self._called_back, self._aside, self._low = {}, None, -1
-                self._estate = Estate()
+                self._estate = None
                 if assignment.carried or assignment.inherited:
                     for p in sorted(self._awaited):
                         part.hold(p, *blocks[p].newest(), first=assignment.start)
@@ -93,9 +93,11 @@ class Member(Shelf, Voice):
 
     def _blocks_for(self, assignment: Assignment) -> dict[PartitionId, Block]:
         """New blocks, or those that are here; `ProtocolError` when one of these is not at the version."""
-        if assignment.inherited:
+        if assignment.inherited and assignment.partitions:
+            if self._estate is None:
+                raise NotHere("nothing was left here by the term before")
             return self._estate.take(assignment)
-        if not assignment.carried:
+        if not assignment.carried:  # one without partitions may have come since, and has nothing to take over
             return blocks_of(self.document, assignment.partitions, assignment.iterations)
         copies, blocks = self.following.at(assignment.start), {}
         for number, _, _ in assignment.partitions:
@@ -249,9 +251,11 @@ class Member(Shelf, Voice):
 
     def stock(self) -> Stock:
         """What the term before has left here."""
-        return self._estate.stock()
+        with self._lock:
+            estate = self._estate
+        return estate.stock() if estate is not None else Stock()
 
-    def bequeath(self) -> Estate:
+    def bequeath(self) -> Estate | None:
         """The term is over and the next one goes on from what is here: nothing of this one is served any more."""
         with self._changed:
             part, slab, assignment, epoch = self._part, self._slab, self._assignment, self._epoch
@@ -259,7 +263,7 @@ class Member(Shelf, Voice):
             self._close()
         if part is None or slab is None or assignment is None:
             return estate  # it was never opened here
-        return left_by(epoch, assignment, part, slab.blocks(without=awaited))
+        return Estate(epoch, assignment, part, slab.blocks(without=awaited))
 
     def close(self) -> None:
         """The job is dropped: whoever waits is told."""
@@ -270,7 +274,7 @@ class Member(Shelf, Voice):
         self._copies.end()
         self._closed = True
         # The arrays go now; whoever is at work on them holds them until it is through.
-        self._part, self._slab, self._aside, self._estate = None, None, None, Estate()
+        self._part = self._slab = self._aside = self._estate = None
         self._changed.notify_all()
 
     # --- gradients ----------------------------------------------------------------------------------------------------
@@ -377,8 +381,10 @@ class Member(Shelf, Voice):
     def held_bytes(self) -> int:
         """Memory of the arrays."""
         slab = self._slab
+        estate = self._estate
         held = slab.size_bytes if slab is not None else 0
-        return self.following.size_bytes + self._estate.size_bytes + held
+        left = estate.size_bytes if estate is not None else 0
+        return self.following.size_bytes + left + held
 
     @property
     def partitions(self) -> list[PartitionId]:

@@ -56,22 +56,21 @@ class Origin:
         return self.manifest.iteration if self.manifest is not None else 0
 
     @property
+    def inherited(self) -> bool:
+        """Whether the values are of a term before."""
+        return self._inherited is not None
+
+    @property
     def from_trainer(self) -> bool:
         """Whether the first values are to come from a trainer."""
         return self.manifest is None and self._inherited is None
 
-    def remember(
-        self, skips_data: bytes | None, manifests: Sequence[Manifest], *, inherits: bool
-    ) -> Manifest | None:
-        """Take what the store holds; returns the newest checkpoint. `TaskError` if it does not fit the job.
-
-        One that inherits goes on without one, if need be, and writes another.
-        """
+    def remember(self, skips_data: bytes | None, manifests: Sequence[Manifest]) -> Manifest | None:
+        """Take what the store holds; returns the checkpoint to start from. `TaskError` if it does not fit the job."""
         self.remember_skips(skips_data)
         usable = self.usable(manifests)
         if usable is None:
-            lost = self._host.progress.checkpoint
-            if lost is not None and not inherits:
+            if (lost := self._host.progress.checkpoint) is not None:
                 raise TaskError(f"the checkpoint of iteration {lost} is gone from the store")
             return None
         document = self._host.document
@@ -117,7 +116,7 @@ class Origin:
         document = self._host.document
         try:
             rules = self.identity.rules(document)
-            elements, identity = self.identity.read_layout().size, self.identity.digest
+            elements, identity = self.identity.read_layout().size, self.identity.text
             if isinstance(source, Manifest):
                 slices = [(n, p.start, p.stop) for n, p in enumerate(source.partitions)]
             elif isinstance(source, Inheritance):

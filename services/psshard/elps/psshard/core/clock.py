@@ -15,7 +15,7 @@ What is left here is the order between them:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from elps.contracts.ids import ShardId, WorkerId
 from elps.psshard.core import commands as do
@@ -78,6 +78,17 @@ class Clock(Readable):
         self._ready_since: float | None = None
         self._deaths = Deaths(rules.max_deaths)
         self._out: list[Command] = []
+
+    def go_on(self, metrics: Mapping[str, float | None], evaluated: int) -> None:
+        """Begin where another leader has ended: what it last evaluated may have reached the target already.
+
+        An evaluation that was due since, and was lost with it, is done at the version that the job is at.
+        """
+        known = {name: value for name, value in metrics.items() if value is not None}
+        if reached := self.rules.reached(known):
+            self._goal.stop(self._next_boundary(), reached)
+        if self.rules.last_due(self.start) > evaluated:
+            self._lending.owed = self.start
 
     # --- workers ------------------------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ class History:
     opened: Epoch
     """The opening from a checkpoint or from version 0; whatever has changed since, it was not the values."""
     identity: str
-    """Digest of the job's data, parameters and code."""
+    """The job's data, parameters and code, as text: a new leader needs no trainer to tell it."""
     elements: int
     """Length of the job's flat vector."""
 

@@ -52,6 +52,7 @@ class Lending:
         self.cuts: dict[int, Cut] = {}  #: keys are t and t+1 at most
         self.round: Round | None = None  #: of version t-1, t or t+1
         self.evaluated = evaluated  #: newest version evaluated
+        self.owed: int | None = None  #: evaluated in place of an earlier version, whose evaluation was lost
         self.asking: dict[WorkerId, float] = {}  #: waits for a lease, since
         self.hands: dict[WorkerId, Lease] = {}  #: has this lease in hand
         self.idle: dict[WorkerId, float] = {}  #: neither asks nor has anything in hand, since
@@ -161,7 +162,7 @@ class Lending:
             self.round is None
             and version > self.evaluated
             and self._goal.reaches(version)
-            and self._rules.evaluation_due(version, self._goal.end)
+            and (version == self.owed or self._rules.evaluation_due(version, self._goal.end))
         )
 
     def serve(self, t: int, now: float) -> list[Command]:

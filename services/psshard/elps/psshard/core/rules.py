@@ -53,6 +53,12 @@ class Rules:
             return True
         return self.evaluate_at_end and version == end
 
+    def last_due(self, version: int) -> int:
+        """The newest version before this one that was to be evaluated on the way; -1 if there is none."""
+        if not self.test_samples or not self.evaluate_every or version <= self.evaluate_every:
+            return -1
+        return (version - 1) // self.evaluate_every * self.evaluate_every
+
     def reached(self, metrics: dict[str, float]) -> str:
         """How an evaluation reached the job's target, for people; empty when it did not."""
         name = self.target_metric

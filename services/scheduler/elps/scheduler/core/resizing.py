@@ -58,9 +58,9 @@ def expendable(allocation: Allocation, reign: Reign, shard: ShardId) -> bool:
 
 def resize(book: Book, now: Moment) -> None:
     """Aim at the size that each job shall have, and let go of what it does not need any more."""
-    for record, _, _, reign in book.holding():
+    for record, _, live, reign in book.holding():
         job = record.id
-        if book.goal(job) == "pause":
+        if book.goal(job) == "pause" or live.succession is not None:
             continue  # the leader moves nothing any more, and the size is right at the next start
         allocation = _wanted(book, record, now)
         said = _retire_surplus(book, record, allocation, reign, now)

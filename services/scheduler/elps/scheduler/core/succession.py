@@ -29,7 +29,8 @@ def look(book: Book, now: Moment) -> None:
             live.succession = None
             continue
         goes = known is not None and known.leaving and live.succession is None
-        if goes and reign.lead is not None and resizing.obeyed(allocation, reign.lead):
+        lead = reign.lead
+        if goes and lead is not None and resizing.obeyed(allocation, lead) and not lead.moving:
             begin(book, record, allocation, reign, f"shard {leader} is leaving", now)
 
 
