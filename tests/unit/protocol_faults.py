@@ -134,7 +134,9 @@ class NewCut(Lending):
         for v in sorted(self.cuts)[self.newer :]:
             if self.workers and not any(p.hold is Hold.DISPUTED for p in self.cuts[v].pieces):
                 whole, divide = self._rules.geometry.iteration(v), self._rules.geometry.cut
-                self.cuts[v] = Cut.fresh(whole, self._shares(), self._skips, divide)
+                self.cuts[v] = Cut.fresh(
+                    whole, self._batches.shares(self._staying), self._skips, divide
+                )
                 for w in [w for w, x in self.hands.items() if x.version == v]:
                     self.idle[w] = 0.0
                     del self.hands[w]

@@ -79,6 +79,7 @@ class World(Failures):
         self.wave_bytes = r.choice((1, 4, 100))
         self.shards = {s: Shard(self, s) for s in names}
         self.trainers: list[Trainer] = []
+        self.rebalanced = 0  #: plans of shares that counted
         self.missed = self.dismissed = self.released = self.rolled_back = 0
         self.exchanges = self.troubles = self.inherited = self.bereft = 0
         self.kept = list(self.job.skips)  #: the list of skips in the store
@@ -90,6 +91,7 @@ class World(Failures):
         for _ in range(r.randint(1, 4)):
             self._join()
         self._draw_actions()
+        self._draw_plans(seed)
         self.wants = r.choice((1, 1, 2, 3)) if self.moves else 0  #: changes of the plan to come
         if self.focus == "calls":
             for shard in self.shards.values():
@@ -172,6 +174,7 @@ class World(Failures):
         return clock.waiting_for(self.now) if clock is not None else "stocks are being taken"
 
     def _replan(self) -> None:
+        self._plan_batches()
         if self.wants and self.r.random() < 0.02:
             self.wants -= 1
             self._want()
