@@ -50,7 +50,7 @@ class Batching:
             self._balancer.rewind(0)
         self._redone = redone
         self._heed(hosted.batches)
-        ready = [Member(w, host=agents[w]) for w in sorted(hosted.ready) if w in agents]
+        ready = [Member(w, host=agents[w]) for w in sorted({*hosted.ready}) if w in agents]
         if not ready or tuple(ready) == self._balancer.members:
             return
         decision = self._balancer.staff(ready)
