@@ -13,7 +13,7 @@ from elps.contracts.errors import InvalidDocument
 from elps.contracts.ids import JobId, WorkerId
 from elps.contracts.job import JobDocument
 from elps.contracts.messages import IterationRow, IterationRows, LogLines, WorkerTiming
-from elps.monitor.core.forwarding import NEWEST, timings_of
+from elps.monitor.core.forwarding import timings_of
 
 
 def job(**fields: Any) -> JobDocument:
@@ -47,28 +47,30 @@ def test_an_unknown_policy_is_refused_with_those_there_are() -> None:
         job(batch={"policy": "lbbsp"})
 
 
-def rows(count: int, balanced: bool) -> IterationRows:
-    timing = WorkerTiming(
-        worker=WorkerId("w"), samples=3, compute_s=0.1, pull_s=0, wait_s=0, push_s=0, lease_s=0
-    )
-    return IterationRows(
-        job=JobId("j"), balanced=balanced,
-        rows=[
-            IterationRow(
-                iteration=t, passes=0, samples=3, skipped=0, loss=None, duration_s=0.1, at=0, term=2,
-                plan=1, lr=1, workers=[timing],
+def row(t: int, term: int = 2, **samples: int) -> IterationRow:
+    return IterationRow(
+        iteration=t, passes=0, samples=3, skipped=0, loss=None, duration_s=0.1, at=0, term=term,
+        plan=1, lr=1,
+        workers=[
+            WorkerTiming(
+                worker=WorkerId(w), samples=n, compute_s=n * 0.5, pull_s=t, wait_s=0, push_s=0, lease_s=0
             )
-            for t in range(count)
+            for w, n in samples.items()
         ],
     )  # fmt: skip
 
 
-def test_the_newest_timings_are_passed_on_if_somebody_waits_for_them() -> None:
-    assert timings_of(rows(9, balanced=False)) is None
-    assert timings_of(rows(0, balanced=True)) is None
+def test_timings_are_passed_on_only_if_somebody_waits_for_them() -> None:
+    rows = IterationRows(job=JobId("j"), rows=[row(1, a=4)])
+    assert timings_of(rows) is None
+    assert timings_of(IterationRows(job=JobId("j"), rows=[], balanced=True)) is None
     assert timings_of(LogLines(job=JobId("j"), worker=WorkerId("w"), at=0, lines=[])) is None
-    found = timings_of(rows(9, balanced=True))
+
+
+def test_rows_that_come_together_are_one_mean_of_each_workers_parts() -> None:
+    rows = [row(6, 1, a=9), row(7, a=4, b=2), row(8, a=6, b=0), row(9, a=8)]
+    found = timings_of(IterationRows(job=JobId("j"), rows=rows, balanced=True))
     assert found is not None
-    assert found.term == 2
-    assert [row.iteration for row in found.rows] == list(range(9 - NEWEST, 9))
-    assert found.rows[0].workers[0].samples == 3
+    assert (found.job, found.term, found.iteration) == ("j", 2, 9)
+    told = {w.worker: (w.samples, w.compute_s, w.pull_s) for w in found.workers}
+    assert told == {"a": (6.0, 3.0, 8.0), "b": (2.0, 1.0, 7.0)}

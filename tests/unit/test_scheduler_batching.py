@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from scheduler_desk import Desk, reborn
 
 from elps.contracts.ids import JobId, WorkerId
-from elps.contracts.messages import BatchPlan, IterationTiming, IterationTimings, WorkerTiming
+from elps.contracts.messages import BatchPlan, IterationTimings, WorkerMean
 from elps.contracts.state import Progress
 from elps.scheduler.core.batching import GAP
 
@@ -50,17 +51,14 @@ class Balanced:
 
     def timings(self, speeds: dict[str, float] = SPEEDS) -> IterationTimings:
         sizes = self.shares or dict.fromkeys(self.desk.workers(), BATCH // 2)
-        row = IterationTiming(
-            iteration=self.iteration,
+        self.iteration += 1
+        return IterationTimings(
+            job=JobId("j"), term=self.desk.term().number, iteration=self.iteration,
             workers=[
-                WorkerTiming(
-                    worker=w, samples=n, compute_s=n / speeds[w], pull_s=0, wait_s=0, push_s=0, lease_s=0
-                )
+                WorkerMean(worker=w, samples=n, compute_s=n / speeds[w], pull_s=0, push_s=0, wait_s=0)
                 for w, n in sizes.items() if n
             ],
         )  # fmt: skip
-        self.iteration += 1
-        return IterationTimings(job=JobId("j"), term=self.desk.term().number, rows=[row])
 
 
 def test_shares_follow_the_speeds_and_sum_to_the_batch() -> None:
@@ -89,12 +87,8 @@ def test_timings_of_another_term_or_of_unknown_jobs_say_nothing() -> None:
     job = Balanced()
     for _ in range(10):
         timings = job.timings()
-        assert not job.desk.core.timed(
-            IterationTimings(job=timings.job, term=timings.term + 1, rows=timings.rows)
-        )
-        assert not job.desk.core.timed(
-            IterationTimings(job=JobId("other"), term=timings.term, rows=timings.rows)
-        )
+        assert not job.desk.core.timed(msgspec.structs.replace(timings, term=timings.term + 1))
+        assert not job.desk.core.timed(msgspec.structs.replace(timings, job=JobId("other")))
 
 
 def test_timings_that_come_twice_or_late_change_nothing() -> None:

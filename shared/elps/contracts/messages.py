@@ -337,19 +337,29 @@ class IterationRows(Message, frozen=True, kw_only=True, tag="iterations"):
     """The scheduler waits for the timings in them."""
 
 
-class IterationTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """What is needed of a row to decide the coming batches."""
+class WorkerMean(msgspec.Struct, frozen=True, kw_only=True):
+    """Means over the iterations in which a worker had a part; times in seconds, as in `WorkerTiming`."""
 
-    iteration: int
-    workers: list[WorkerTiming]
+    worker: WorkerId
+    samples: float
+    compute_s: float
+    pull_s: float
+    push_s: float
+    wait_s: float
 
 
 class IterationTimings(Message, frozen=True, kw_only=True, tag="timings"):
-    """From the monitor to the scheduler, at once: the newest rows of one job, oldest first. May be lost."""
+    """From the monitor to the scheduler, at once: what is needed of a batch of rows to decide the coming batches.
+
+    Several rows, which come together when iterations are shorter than their way, are one: a plan could not have come
+    between them. May be lost.
+    """
 
     job: JobId
     term: int
-    rows: list[IterationTiming]
+    iteration: int
+    """The newest of them."""
+    workers: list[WorkerMean]
 
 
 class LogLines(Message, frozen=True, kw_only=True, tag="log"):

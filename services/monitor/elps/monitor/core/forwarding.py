@@ -5,28 +5,42 @@ Nothing of it is kept.
 
 from __future__ import annotations
 
+from statistics import fmean
+
+from elps.contracts.ids import WorkerId
 from elps.contracts.messages import (
     IterationRows,
-    IterationTiming,
     IterationTimings,
     TelemetryMessage,
+    WorkerMean,
+    WorkerTiming,
 )
-
-NEWEST = 4
-"""Rows passed on of one message: those of very short iterations come many at once, and say much the same."""
 
 
 def timings_of(message: TelemetryMessage) -> IterationTimings | None:
-    """The newest timings in a message; None if nobody waits for any."""
+    """The timings in a message, those of its newest term; None if nobody waits for any."""
     if not isinstance(message, IterationRows) or not message.balanced or not message.rows:
         return None
-    term = message.rows[-1].term
+    newest = max(message.rows, key=lambda row: (row.term, row.iteration))
+    parts: dict[WorkerId, list[WorkerTiming]] = {}
+    for row in message.rows:
+        for timing in row.workers if row.term == newest.term else ():
+            if timing.samples > 0:
+                parts.setdefault(timing.worker, []).append(timing)
     return IterationTimings(
         job=message.job,
-        term=term,
-        rows=[
-            IterationTiming(iteration=row.iteration, workers=row.workers)
-            for row in message.rows[-NEWEST:]
-            if row.term == term
-        ],
+        term=newest.term,
+        iteration=newest.iteration,
+        workers=[_mean(worker, timings) for worker, timings in sorted(parts.items())],
+    )
+
+
+def _mean(worker: WorkerId, timings: list[WorkerTiming]) -> WorkerMean:
+    return WorkerMean(
+        worker=worker,
+        samples=fmean(t.samples for t in timings),
+        compute_s=fmean(t.compute_s for t in timings),
+        pull_s=fmean(t.pull_s for t in timings),
+        push_s=fmean(t.push_s for t in timings),
+        wait_s=fmean(t.wait_s for t in timings),
     )

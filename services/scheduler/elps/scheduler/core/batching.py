@@ -6,14 +6,14 @@ iterations; until then the job goes on by the plan that its leader has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from elps.balance import Balancer, Decision, Member, Observation, Policy
 from elps.contracts.epoch import Term
 from elps.contracts.ids import AgentId, JobId, WorkerId
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import BatchPlan, HostedJob, IterationTiming
+from elps.contracts.messages import BatchPlan, HostedJob, IterationTimings
 
 GAP = 1_000
 """A scheduler that finds a plan in force that it does not know numbers its own so much higher: the one before may have
@@ -57,15 +57,15 @@ class Batching:
         if self.plan is not None and decision.changed:
             self._say(decision)
 
-    def timed(self, term: int, rows: Iterable[IterationTiming]) -> bool:
+    def timed(self, timings: IterationTimings) -> bool:
         """Learn from finished iterations; True if there is a new plan."""
-        if self._term is None or term != self._term.number or len(self._balancer.members) < 2:
+        known = self._term is not None and timings.term == self._term.number
+        if not known or len(self._balancer.members) < 2:
             return False
-        changed, self._foreign = self._foreign, False
-        for row in rows:
-            changed |= self._balancer.observe(row.iteration, self._observations(row)).changed
+        decision = self._balancer.observe(timings.iteration, self._observations(timings))
+        changed, self._foreign = decision.changed or self._foreign, False
         if changed:
-            self._say(self._balancer.decision)
+            self._say(decision)
         return changed
 
     def unheeded(self, hosted: HostedJob) -> BatchPlan | None:
@@ -73,14 +73,14 @@ class Batching:
         plan = self.plan
         return plan if plan is not None and hosted.batches < plan.number else None
 
-    def _observations(self, row: IterationTiming) -> Sequence[Observation]:
-        """Whoever is not in the row had nothing to do."""
-        told = {t.worker for t in row.workers}
+    def _observations(self, timings: IterationTimings) -> Sequence[Observation]:
+        """Whoever is not among them had nothing to do."""
+        told = {t.worker for t in timings.workers}
         out = [
             Observation(
                 t.worker, t.samples, t.compute_s, pull_s=t.pull_s, push_s=t.push_s, wait_s=t.wait_s
             )
-            for t in row.workers
+            for t in timings.workers
         ]
         members = [member.worker for member in self._balancer.members]
         return [*out, *(Observation(worker, 0) for worker in members if worker not in told)]

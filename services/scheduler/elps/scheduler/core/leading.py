@@ -49,7 +49,7 @@ def timed(book: Book, timings: IterationTimings) -> bool:
     live = book.live.get(timings.job)
     if live is None or live.batching is None or live.reign is None or live.reign.lead is None:
         return False
-    return live.batching.timed(timings.term, timings.rows)
+    return live.batching.timed(timings)
 
 
 def _phase(book: Book, job: JobId, live: Live, hosted: HostedJob, now: Moment) -> None:
