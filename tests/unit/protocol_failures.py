@@ -69,10 +69,10 @@ class Failures:
         self.rate = r.choice((0.02, 0.05, 0.1, 0.2)) if self.actions else 0.0
         self.net.stall = r.choice((0.0, 0.0, 0.05, 0.15)) if self.trouble else 0.0
 
-    def _draw_plans(self, seed: int) -> None:
+    def _draw_plans(self, seed: int | None) -> None:
         """Plans of the workers' shares come at any time; drawn apart, so that the rest of a schedule is as without."""
         self.plans = random.Random(seed)
-        self.plan_rate = self.plans.choice((0.0, 0.02, 0.1, 0.3))
+        self.plan_rate = self.plans.choice((0.0, 0.02, 0.1, 0.3)) if seed is not None else 0.0
 
     def _plan_batches(self) -> None:
         """A plan arrives: the newest, or one that is late or comes again; it may name others than there are."""

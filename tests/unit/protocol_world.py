@@ -55,7 +55,9 @@ class World(Failures):
         off: frozenset[str] = frozenset(),
         focus: str | None = None,
         thorough: bool = False,
+        plans: bool = True,
     ) -> None:
+        """`plans`: the scheduler shares out the batch anew at any time."""
         r = self.r = random.Random(seed)
         self.off, self.thorough = off, thorough
         self._part, self.clock, self.moving, self.taking = part, clock, moving, taking
@@ -91,7 +93,7 @@ class World(Failures):
         for _ in range(r.randint(1, 4)):
             self._join()
         self._draw_actions()
-        self._draw_plans(seed)
+        self._draw_plans(seed if plans else None)
         self.wants = r.choice((1, 1, 2, 3)) if self.moves else 0  #: changes of the plan to come
         if self.focus == "calls":
             for shard in self.shards.values():
