@@ -28,7 +28,7 @@ def say(folder: Path, first_ms: float, other_ms: float) -> None:
 def document(folder: Path, **fields: Any) -> dict[str, Any]:
     batch = {"global": BATCH, **fields.pop("batch", {})}
     return {
-        "id": "paced", "task": "paced:Paced", "task_args": {"folder": str(folder)},
+        "id": "uneven", "task": "uneven:Uneven", "task_args": {"folder": str(folder)},
         "optimizer": {"lr": 0.001}, "dtype": "float64", "batch": batch, "iterations": 1200,
         **size(WORKERS, 2), **fields,
     }  # fmt: skip

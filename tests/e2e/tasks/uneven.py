@@ -12,7 +12,7 @@ import numpy as np
 FEATURES = np.arange(1.0, 7.0)
 
 
-class Paced:
+class Uneven:
     """Linear regression of a wave.
 
     `folder`: where the first trainer leaves its mark, and where the test says how fast everything is: the file ``pace``
