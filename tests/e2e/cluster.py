@@ -119,8 +119,12 @@ class Cluster:
     # --- members ------------------------------------------------------------------------------------------------------
 
     async def start(self, *members: Member) -> None:
-        """Start members in this process, and wait until they are heard."""
-        known = {member.name: len(self._incarnations.get(member.name, ())) for member in members}
+        """Start members in this process, and wait until those that beat are heard."""
+        known = {
+            member.name: len(self._incarnations.get(member.name, ()))
+            for member in members
+            if member.service != "monitor"
+        }
         for member in members:
             assert member.name not in self._members, member.name
             bus, store = await self.backend.connect(member.name)

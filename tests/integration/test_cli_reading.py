@@ -43,6 +43,12 @@ def test_show_tells_the_size_the_pin_and_what_is_moving(capsys: Captured) -> Non
     assert "pinned at 3 workers" in capsys.readouterr().out
 
 
+def test_show_tells_the_shares_of_the_batch_and_why(capsys: Captured) -> None:
+    told = view(shares={"job-1-w1": 48, "job-1-w2": 16}, batches=7, shares_reason="w2 is slower")
+    assert main(["show", "job-1"], reach=Script(answers=[told])) == 0
+    assert "job-1-w1 48, job-1-w2 16 (plan 7: w2 is slower)" in capsys.readouterr().out
+
+
 def test_jobs_is_a_table_with_units(capsys: Captured) -> None:
     script = Script(answers=[view(), view("finished", id="old", changed_at=1.0, ended_at=1.0)])
     assert main(["jobs"], reach=script) == 0

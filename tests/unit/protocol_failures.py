@@ -29,6 +29,8 @@ class Failures:
     leader: Leader
     shards: dict[ShardId, Shard]
     trainers: list[Trainer]
+    plans: random.Random
+    rebalanced: int
 
     def _draw_actions(self) -> None:
         r, favoured = self.r, self._favoured()
@@ -66,6 +68,29 @@ class Failures:
         self.weights = list(chosen.values())
         self.rate = r.choice((0.02, 0.05, 0.1, 0.2)) if self.actions else 0.0
         self.net.stall = r.choice((0.0, 0.0, 0.05, 0.15)) if self.trouble else 0.0
+
+    def _draw_plans(self, seed: int | None) -> None:
+        """Plans of the workers' shares come at any time; drawn apart, so that the rest of a schedule is as without."""
+        self.plans = random.Random(seed)
+        self.plan_rate = self.plans.choice((0.0, 0.02, 0.1, 0.3)) if seed is not None else 0.0
+
+    def _plan_batches(self) -> None:
+        """A plan arrives: the newest, or one that is late or comes again; it may name others than there are."""
+        r, leader = self.plans, self.leader
+        if r.random() >= self.plan_rate:
+            return
+        batches = leader.batches
+        before, planned = batches.number, dict(batches.planned)
+        number = max(1, before + r.choice((-2, -1, 0, 1, 1, 1, 1, 3)))
+        named = [t.name for t in self.trainers if r.random() < 0.8] + [WorkerId("nobody")]
+        shares = {WorkerId(w): r.choice((0, 0, 1, 2, 3, 8)) for w in named}
+        if leader.clock is None:
+            batches.plan(number, shares)
+        else:
+            leader.event(leader.epoch, lambda c: c.plan_batches(number, shares))
+        if number <= before:
+            assert (batches.number, batches.planned) == (before, planned), "a late plan counted"
+        self.rebalanced += batches.number > before
 
     def _favoured(self) -> tuple[Callable[[], None], ...]:
         """What a schedule with a focus is full of."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,10 @@ class Fault:
     """What the world is made of."""
     first: int = 0
     """Seed of the first: a little before one that is known to be bad, where bad ones are rare."""
+
+    def __post_init__(self) -> None:
+        # Rare ones are known by the seeds of schedules without plans of batches.
+        self.how.setdefault("plans", False)
 
     @property
     def seeds(self) -> range:
@@ -134,7 +138,9 @@ class NewCut(Lending):
         for v in sorted(self.cuts)[self.newer :]:
             if self.workers and not any(p.hold is Hold.DISPUTED for p in self.cuts[v].pieces):
                 whole, divide = self._rules.geometry.iteration(v), self._rules.geometry.cut
-                self.cuts[v] = Cut.fresh(whole, self._shares(), self._skips, divide)
+                self.cuts[v] = Cut.fresh(
+                    whole, self._batches.shares(self._staying), self._skips, divide
+                )
                 for w in [w for w, x in self.hands.items() if x.version == v]:
                     self.idle[w] = 0.0
                     del self.hands[w]
@@ -145,6 +151,27 @@ class Recut(NewCut):
     """When a worker is lost, what is lent already of the next iteration is cut anew."""
 
     newer = 1
+
+
+class PlanRecuts(Clock):
+    """A plan of batches counts at once: iterations that are cut already are cut anew."""
+
+    def plan_batches(
+        self, number: int, shares: Mapping[WorkerId, int], reason: str = ""
+    ) -> list[Command]:
+        out, lending = super().plan_batches(number, shares, reason), self._lending
+        if lending._batches.number == number and lending.workers:
+            for v in lending.cuts:
+                lending.cuts[v] = Cut.fresh(
+                    self.rules.geometry.iteration(v),
+                    lending._batches.shares(lending._staying),
+                    self.skips,
+                    self.rules.geometry.cut,
+                )
+            for w in list(lending.hands):
+                lending.idle[w] = 0.0
+                del lending.hands[w]
+        return out
 
 
 class CutAnywhere(Lending):
@@ -321,6 +348,9 @@ FAULTS = {
         "a frozen interval is accepted", 10_000, {"part": NoFrozen, "focus": "skips"}, first=450
     ),
     "new-cut": Fault("an open iteration is cut anew", 1_000, {"clock": _lending(NewCut)}),
+    "plan-recut": Fault(
+        "a plan cuts iterations anew that are cut", 300, {"clock": PlanRecuts, "plans": True}
+    ),
     "recut": Fault("what is lent is cut anew", 2_000, {"clock": _lending(Recut)}),
     "retire-recut": Fault(
         "one who retires is left out of a cut while somebody waits for what comes after",

@@ -16,6 +16,7 @@ from elps.contracts.epoch import NO_EPOCH, Epoch, Term
 from elps.contracts.ids import PartitionId, ShardId
 from elps.placement import place
 from elps.psshard.core import commands as do
+from elps.psshard.core.batches import Batches
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command, Timing
 from elps.psshard.core.inheriting import Inheritance, Stock, Stocktaking
@@ -58,6 +59,7 @@ class Leader:
         self.heir: Inheritance | None = None  #: what the epoch in force began with
         self.evaluated = -1
         self.metrics: dict[str, float] = {}  #: of that version
+        self.batches = Batches()  #: of its term
         self.links = {s.name: (s.from_leader, s.to_leader) for s in world.shards.values()}
         if before is not None:
             self._succeed(before)
@@ -143,6 +145,7 @@ class Leader:
             evaluated=self.evaluated,
             moving=world.moving(world.sizes, self.placed, world.wave_bytes),
             ahead=ahead and "rests-ahead" not in world.off,
+            batches=self.batches,
         )
         if self.heir is not None:
             self.clock.go_on(self.metrics, self.evaluated)

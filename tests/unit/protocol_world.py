@@ -55,7 +55,9 @@ class World(Failures):
         off: frozenset[str] = frozenset(),
         focus: str | None = None,
         thorough: bool = False,
+        plans: bool = True,
     ) -> None:
+        """`plans`: the scheduler shares out the batch anew at any time."""
         r = self.r = random.Random(seed)
         self.off, self.thorough = off, thorough
         self._part, self.clock, self.moving, self.taking = part, clock, moving, taking
@@ -79,6 +81,7 @@ class World(Failures):
         self.wave_bytes = r.choice((1, 4, 100))
         self.shards = {s: Shard(self, s) for s in names}
         self.trainers: list[Trainer] = []
+        self.rebalanced = 0  #: plans of shares that counted
         self.missed = self.dismissed = self.released = self.rolled_back = 0
         self.exchanges = self.troubles = self.inherited = self.bereft = 0
         self.kept = list(self.job.skips)  #: the list of skips in the store
@@ -90,6 +93,7 @@ class World(Failures):
         for _ in range(r.randint(1, 4)):
             self._join()
         self._draw_actions()
+        self._draw_plans(seed if plans else None)
         self.wants = r.choice((1, 1, 2, 3)) if self.moves else 0  #: changes of the plan to come
         if self.focus == "calls":
             for shard in self.shards.values():
@@ -172,6 +176,7 @@ class World(Failures):
         return clock.waiting_for(self.now) if clock is not None else "stocks are being taken"
 
     def _replan(self) -> None:
+        self._plan_batches()
         if self.wants and self.r.random() < 0.02:
             self.wants -= 1
             self._want()

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import random
 
+import msgspec
+
 from elps.cli.progress import JobProgress
 from elps.client.reading import JobSummary
 from elps.contracts.ids import JobId, WorkerId
@@ -172,3 +174,16 @@ def test_whatever_the_order_of_delivery_the_newest_state_stands() -> None:
         for event in shuffled:
             progress.take_event(event)
         assert progress.state is events[-1].state
+
+
+def test_the_line_tells_the_batches_where_they_differ() -> None:
+    progress = JobProgress("j")
+    progress.take_row(row(0))
+    assert "batches" not in progress.line()
+    timing = row(1).workers[0]
+    sizes = {"j-w1": 48, "j-w2": 16}
+    timings = [
+        msgspec.structs.replace(timing, worker=WorkerId(w), samples=n) for w, n in sizes.items()
+    ]
+    progress.take_row(msgspec.structs.replace(row(1), workers=timings))
+    assert "batches 48/16" in progress.line()

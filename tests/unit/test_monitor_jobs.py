@@ -104,6 +104,17 @@ def test_a_new_term_may_go_back_and_says_what_was_redone(state: State) -> None:
     assert (view(state)["iteration"], view(state)["redone_iterations"]) == (40, 10)
 
 
+def test_the_shares_in_force_are_shown_with_their_reason(state: State) -> None:
+    state.take_event(change(record()), 1.0)
+    beat = shard_beat(1)
+    shares = {WorkerId("j-w1"): 24, WorkerId("j-w2"): 8}
+    told = msgspec.structs.replace(beat.jobs[0], batches=5, shares=shares, shares_reason="slower")
+    state.take_beat(msgspec.structs.replace(beat, jobs=[told]), 3.0)
+    view = queries.job(state, "j")
+    assert (view["batches"], view["shares"]) == (5, {"j-w1": 24, "j-w2": 8})
+    assert view["shares_reason"] == "slower"
+
+
 def test_the_size_that_a_job_shall_have_is_shown_beside_what_it_has(state: State) -> None:
     wide = Allocation(
         term=TERM,
@@ -125,6 +136,7 @@ def test_the_size_that_a_job_shall_have_is_shown_beside_what_it_has(state: State
     assert (view["shards"], view["targets"], view["shards_wanted"]) == (["s1", "s2"], ["s1"], 1)
     assert (view["workers_wanted"], view["workers_pinned"], view["shards_pinned"]) == (3, 3, None)
     assert view["moving"] == "moving 2 partitions to s1"
+    assert (view["batches"], view["shares"]) == (0, {})
     assert view["state"] == "running"
 
 

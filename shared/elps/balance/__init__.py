@@ -11,13 +11,14 @@ from elps.balance.loop import LoopBalancer
 from elps.balance.narx import Narx
 from elps.balance.newcomers import Member
 from elps.balance.observing import Circumstances, Observation, Readings
-from elps.balance.policy import AUTOMATIC, FIXED, SIZERS, Policy
+from elps.balance.policy import Policy
 from elps.balance.predicting import ExponentialAverage, LastValue, MedianWindow, Predictor
 from elps.balance.recursive import RecursiveLeastSquares
 from elps.balance.sizing import equal_finish, even, proportional, worth_using
 from elps.balance.stepping import LeaderStraggler
 from elps.balance.tail import TailGate, held_back, least_lease, next_lease
 from elps.balance.times import AnyTimes, LinearTimes, TimeModel
+from elps.contracts.batching import AUTOMATIC, FIXED, SIZERS
 
 __all__ = [
     "AUTOMATIC",

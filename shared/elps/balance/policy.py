@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from elps.balance.choosing import PREDICTORS
-
-SIZERS = ("equal-finish", "proportional", "leader-straggler")
-AUTOMATIC = "lb-bsp"
-FIXED = "fixed"
+from elps.contracts.batching import AUTOMATIC, FIXED, SIZERS, policy_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +12,7 @@ class Policy:
     """A predictor and a sizer by name, and what else is decided by."""
 
     predictor: str = "auto"
-    """One of `PREDICTORS`, or "" for batches that never change."""
+    """One of `elps.balance.PREDICTORS`, or "" for batches that never change."""
     sizer: str = "equal-finish"
     """One of `SIZERS`."""
     may_idle: bool = True
@@ -34,20 +30,16 @@ class Policy:
 
         A sizer alone goes with the automatic predictor, a predictor alone with equal finish.
         """
+        if problem := policy_problem(name):
+            raise ValueError(problem)
         if name == FIXED:
             return cls(predictor="", may_idle=False, may_tail=False)
         if name == AUTOMATIC:
             return cls()
         first, _, second = name.partition("+")
-        if first in SIZERS and not second:
+        if first in SIZERS:
             return cls(sizer=first)
-        if first in PREDICTORS and (second or SIZERS[0]) in SIZERS:
-            return cls(predictor=first, sizer=second or SIZERS[0])
-        known = [FIXED, AUTOMATIC, *PREDICTORS, *SIZERS]
-        raise ValueError(
-            f"batch policy {name!r} is unknown, expected one of {', '.join(known)}, or a predictor "
-            f"and a sizer joined by '+'"
-        )
+        return cls(predictor=first, sizer=second or SIZERS[0])
 
     @property
     def fixed(self) -> bool:

@@ -19,6 +19,8 @@ WINDOW_S = 5.0
 WINDOW_ROWS = 2000
 ROWS_FOR_PACE = 3
 """The first iterations are slow; the time left is not told from them alone."""
+SIZES_SHOWN = 8
+"""Workers' batches in the line."""
 REMEMBERED = 10_000
 """Events kept to know a repeat by, which comes soon after the first."""
 
@@ -57,6 +59,8 @@ class JobProgress:
     """Workers with a part in the newest iteration."""
     shards: int = 0
     """Shards that the partitions are to lie on."""
+    shares: dict[str, int] = field(default_factory=dict)
+    """Samples of each worker in the newest iteration, where they are not equal."""
     moving: str = ""
     """Which partitions were on their way when the job was last asked for."""
     training_s: float = 0.0
@@ -155,6 +159,9 @@ class JobProgress:
         if row.samples:
             self.loss, self.counted = row.loss, row.samples
         self.workers = len(row.workers)
+        sizes = {str(timing.worker): timing.samples for timing in row.workers}
+        equal = max(sizes.values(), default=0) - min(sizes.values(), default=0) <= 1
+        self.shares = {} if equal else sizes
         self.training_s += row.duration_s
         return True
 
@@ -174,6 +181,10 @@ class JobProgress:
             parts.append(figures.rate(self.samples_per_s))
         if self.left_s is not None and not self.ended:
             parts.append(f"{figures.seconds(self.left_s)} left")
+        if self.shares and not self.ended:
+            sizes = [str(size) for _, size in sorted(self.shares.items())]
+            more = "/…" if len(sizes) > SIZES_SHOWN else ""
+            parts.append(f"batches {'/'.join(sizes[:SIZES_SHOWN])}{more}")
         if self.moving and not self.ended:
             parts.append(self.moving)
         return "  ".join(parts)

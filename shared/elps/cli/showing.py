@@ -127,6 +127,9 @@ def _holdings(job: JobSummary) -> Iterator[tuple[str, str]]:
             "workers",
             plain(", ".join(job.workers) + (f"; not ready: {missing}" if missing else "")),
         )
+    if job.shares:
+        shares = ", ".join(f"{worker} {size}" for worker, size in sorted(job.shares.items()))
+        yield "batches", plain(f"{shares} (plan {job.batches}: {job.shares_reason})")
     for worker, reason in job.dismissed.items():
         yield "dismissed", plain(f"{worker}: {reason}")
 

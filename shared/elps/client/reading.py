@@ -59,6 +59,11 @@ class JobSummary(msgspec.Struct, frozen=True, kw_only=True):
     skipped_samples: int = 0
     redone_iterations: int = 0
     plan: int = 0
+    batches: int = 0
+    """Number of the plan by which its leader cuts batches; 0: all are equal."""
+    shares: dict[str, int] = {}
+    """Samples of a full batch that this plan gives to each worker."""
+    shares_reason: str = ""
     term: int = 0
     document: dict[str, Any] = {}
     """Only in the answer about one job."""

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from elps.contracts.batching import AUTOMATIC, FIXED, POLICIES, policy_problem
+
 Count = Annotated[int, Meta(ge=1, le=2**53)]
 Natural = Annotated[int, Meta(ge=0, le=2**53)]
 Small = Annotated[int, Meta(ge=1, le=4096)]
@@ -19,6 +21,7 @@ Positive = Annotated[float, Meta(gt=0, le=1e12)]
 NonNegative = Annotated[float, Meta(ge=0, le=1e12)]
 Share = Annotated[float, Meta(ge=0, lt=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=512)]
+BatchPolicy = Annotated[str, Meta(max_length=64, extra_json_schema={"enum": list(POLICIES)})]
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,6 +81,11 @@ class Batch(_Part, frozen=True, kw_only=True):
     """Samples in one iteration, over all workers."""
     granule: Count = 1
     """Cuts fall on multiples of this; the task is called once per granule when it is above 1."""
+    policy: BatchPolicy | None = None
+    """How the workers' batches are decided: ``lb-bsp`` (by their speeds), ``fixed`` (equal, never changed), or a
+    predictor (``auto``, ``last``, ``average``, ``median``, ``narx``, ``line``), a sizer (``equal-finish``,
+    ``proportional``, ``leader-straggler``) or both joined by ``+``. Absent: ``lb-bsp``, but ``fixed`` with
+    `deterministic`, where the cut must not depend on timings."""
 
 
 class Pool(_Part, frozen=True, kw_only=True):
@@ -156,6 +164,16 @@ class JobDocument(_Part, frozen=True, kw_only=True):
     """Sum the gradients in the order of their intervals: bit for bit the same for the same cut."""
     group: Annotated[str, Meta(max_length=64)] = ""
 
+    @property
+    def batch_policy(self) -> str:
+        """The name of the policy in force."""
+        return self.batch.policy or (FIXED if self.deterministic else AUTOMATIC)
+
+    @property
+    def balanced(self) -> bool:
+        """Whether the workers' batches may follow their speeds."""
+        return self.batch_policy != FIXED and self.workers.max > 1
+
 
 def semantic_problems(job: JobDocument) -> list[str]:
     """Faults that no single field shows."""
@@ -170,5 +188,12 @@ def semantic_problems(job: JobDocument) -> list[str]:
     if job.batch.global_ % job.batch.granule:
         problems.append(
             f"batch: global {job.batch.global_} is not a multiple of granule {job.batch.granule}"
+        )
+    if job.batch.policy is not None and (problem := policy_problem(job.batch.policy)):
+        problems.append(f"batch: {problem}")
+    elif job.deterministic and job.batch_policy != FIXED:
+        problems.append(
+            f"batch, deterministic: policy {job.batch.policy!r} cuts batches by timings, which a deterministic job "
+            f"must not depend on; give {FIXED!r} or leave one of the two out"
         )
     return problems

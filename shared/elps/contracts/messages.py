@@ -98,6 +98,12 @@ class HostedJob(msgspec.Struct, frozen=True, kw_only=True):
     """What is on its way between them, for people; empty while everything lies where it is wanted."""
     obeys: int | None = None
     """The highest `DirectJob.plan` heard; the shards of lower ones are no longer heeded. None: it does not heed any."""
+    batches: int = 0
+    """The highest `BatchPlan.number` heard; new cuts go by it."""
+    shares: dict[WorkerId, int] = {}
+    """What that plan gives to each worker: samples of a full batch. Empty: the ready ones get equal shares."""
+    shares_reason: str = ""
+    """Why, for people."""
     opened: Epoch | None = None
     """The opening, from a checkpoint or from version 0, that all values of the job have come from; None before it."""
 
@@ -221,6 +227,18 @@ class DirectJob(Message, frozen=True, kw_only=True, tag="direct_job"):
     """Number of that wish within the term; one with a lower number than was heard before is late and does not count."""
 
 
+class BatchPlan(Message, frozen=True, kw_only=True, tag="batch_plan"):
+    """To the leader: how iterations are cut from the next fresh cut on. Repeated until its beat shows the number."""
+
+    job: JobId
+    term: Term
+    number: int
+    """Within the term; one that is not higher than the highest heard is late and does not count."""
+    shares: dict[WorkerId, int]
+    """Samples of a full batch for each worker; 0: it sits out. Those who are gone do no harm."""
+    reason: str = ""
+
+
 class StartTrainer(Message, frozen=True, kw_only=True, tag="start_trainer"):
     """To an agent: have this trainer run."""
 
@@ -241,7 +259,7 @@ class StopTrainer(Message, frozen=True, kw_only=True, tag="stop_trainer"):
     reason: str = ""
 
 
-ShardCommand = HostJob | DropJob | DirectJob
+ShardCommand = HostJob | DropJob | DirectJob | BatchPlan
 AgentCommand = StartTrainer | StopTrainer
 
 
@@ -254,7 +272,8 @@ class JobEvent(Message, frozen=True, kw_only=True, tag="event"):
     The scheduler sends one for each change of state (``what`` is the new state), ``scaled`` when a user has asked for
     another size and ``resized`` when the job gets or gives up workers or shards for it; the leader sends ``evaluated``,
     ``checkpointed``, ``skipped``, ``worker_joined``, ``worker_lost``, ``worker_left`` (it was sent away),
-    ``released`` (an interval lent again), ``partitions_moved``, ``move_given_up``.
+    ``released`` (an interval lent again), ``partitions_moved``, ``move_given_up``, ``rebalanced`` (the workers' shares
+    of the batch are others; of several within a second one is told).
     """
 
     job: JobId
@@ -316,6 +335,33 @@ class IterationRows(Message, frozen=True, kw_only=True, tag="iterations"):
 
     job: JobId
     rows: list[IterationRow]
+    balanced: bool = False
+    """The scheduler waits for the timings in them."""
+
+
+class WorkerMean(msgspec.Struct, frozen=True, kw_only=True):
+    """Means over the iterations in which a worker had a part; times in seconds, as in `WorkerTiming`."""
+
+    worker: WorkerId
+    samples: float
+    compute_s: float
+    pull_s: float
+    push_s: float
+    wait_s: float
+
+
+class IterationTimings(Message, frozen=True, kw_only=True, tag="timings"):
+    """From the monitor to the scheduler, at once: what is needed of a batch of rows to decide the coming batches.
+
+    Several rows, which come together when iterations are shorter than their way, are one: a plan could not have come
+    between them. May be lost.
+    """
+
+    job: JobId
+    term: int
+    iteration: int
+    """The newest of them."""
+    workers: list[WorkerMean]
 
 
 class LogLines(Message, frozen=True, kw_only=True, tag="log"):

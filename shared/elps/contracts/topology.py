@@ -13,7 +13,8 @@ COMMANDS = "elps.commands"
 EVENTS = "elps.events"
 """Topic exchange: what happened to jobs, key ``job.<id>.<what>``."""
 TELEMETRY = "elps.telemetry"
-"""Topic exchange: rows of finished iterations, key ``job.<id>``, and log lines, key ``log.<id>``."""
+"""Topic exchange: rows of finished iterations, key ``job.<id>``, log lines, key ``log.<id>``, and what the monitor
+passes on of the rows to the scheduler, key ``timings.<id>``."""
 QUERY = "elps.query"
 """Topic exchange and queue of the monitor's queries."""
 DEAD = "elps.dead"
@@ -45,6 +46,15 @@ def event_key(job: JobId, what: str) -> str:
 def telemetry_key(job: JobId) -> str:
     """Routing key of iteration rows of a job."""
     return f"job.{job}"
+
+
+TIMINGS_KEYS = "timings.#"
+"""All of them."""
+
+
+def timings_key(job: JobId) -> str:
+    """Routing key of what the scheduler needs of a job's rows to balance its batches."""
+    return f"timings.{job}"
 
 
 def log_key(job: JobId) -> str:

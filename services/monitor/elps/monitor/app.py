@@ -124,7 +124,7 @@ class Monitor:
             (
                 Queue(
                     f"elps.monitor.telemetry.{run}",
-                    ((topology.TELEMETRY, "#"),),
+                    ((topology.TELEMETRY, "job.#"), (topology.TELEMETRY, "log.#")),
                     max_length=10_000,
                     prefetch=256,
                 ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -12,14 +13,15 @@ import orjson
 import structlog
 
 from elps.contracts import topology
-from elps.contracts.codec import MAX_MESSAGE_BYTES
+from elps.contracts.codec import MAX_MESSAGE_BYTES, encode
 from elps.contracts.errors import InvalidDocument, RetryLater
 from elps.contracts.ids import JobId
-from elps.contracts.messages import Answer, Query
+from elps.contracts.messages import Answer, IterationTimings, Query
 from elps.contracts.state import JobRecord
 from elps.messaging.port import Bus, Delivery
 from elps.monitor import queries
 from elps.monitor.core import intake
+from elps.monitor.core.forwarding import timings_of
 from elps.monitor.core.state import State
 from elps.monitor.health import Surroundings
 from elps.runtime.service import Clock
@@ -31,6 +33,8 @@ M = TypeVar("M")
 REPEATS = 4096
 """Message ids remembered: a repeat comes soon after its first, when a connection was lost."""
 ENVELOPE_BYTES = 1024
+PASS_ON_S = 0.5
+"""Rows wait no longer for a broker that does not take the timings in them."""
 FRESH_S = 0.5
 """A job that is known is told without waiting for the store any longer."""
 
@@ -89,6 +93,8 @@ class Desk:
         message = self._read("telemetry", intake.read_telemetry, delivery)
         if self._repeated(delivery):
             return
+        if (timings := timings_of(message)) is not None:
+            await self._pass_on(timings)
         self.state.take_telemetry(message, self.clock.monotonic())
         self._remember(delivery)
         self._note_missing()
@@ -224,6 +230,14 @@ class Desk:
     def _note_missing(self) -> None:
         if self.state.jobs.any_missing:
             self.missed.set()
+
+    async def _pass_on(self, timings: IterationTimings) -> None:
+        """To the scheduler, at once; what is lost is made up for by the next."""
+        key = topology.timings_key(timings.job)
+        with contextlib.suppress(RetryLater):
+            await self.bus.publish(
+                topology.TELEMETRY, key, encode(timings), confirm=False, timeout_s=PASS_ON_S
+            )
 
     async def _respond(self, delivery: Delivery, answer: Answer) -> None:
         try:

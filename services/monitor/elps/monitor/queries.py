@@ -247,6 +247,9 @@ def _job(found: Job, reason_characters: int | None) -> views.JobView:
         "skipped_samples": progress.skipped_samples,
         "redone_iterations": progress.redone_iterations,
         "plan": led.plan if led is not None else 0,
+        "batches": led.batches if led is not None else 0,
+        "shares": {str(w): n for w, n in led.shares.items()} if led is not None else {},
+        "shares_reason": led.shares_reason if led is not None else "",
         "term": record.terms if record is not None else led.term.number if led is not None else 0,
         "loss_curve": [
             (row.iteration, _figure(row.loss)) for row in found.history.rows.curve(CURVE_POINTS)

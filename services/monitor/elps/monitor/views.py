@@ -61,6 +61,12 @@ class JobView(TypedDict):
     skipped_samples: int
     redone_iterations: int
     plan: int
+    batches: int
+    """Number of the plan by which its leader cuts batches; 0: there is none, all are equal."""
+    shares: dict[str, int]
+    """Samples of a full batch that this plan gives to each worker."""
+    shares_reason: str
+    """Why, for people."""
     term: int
     loss_curve: list[tuple[int, float | None]]
     """Iteration and loss at a few points over the whole job, for a picture."""

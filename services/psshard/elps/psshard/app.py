@@ -16,6 +16,7 @@ from elps.contracts.codec import decode, encode
 from elps.contracts.errors import RetryLater
 from elps.contracts.ids import JobId, ShardId
 from elps.contracts.messages import (
+    BatchPlan,
     DirectJob,
     DropJob,
     HostJob,
@@ -38,6 +39,7 @@ from elps.messaging.memory import MemoryBus
 from elps.messaging.port import Delivery, Queue
 from elps.optim import warm_up
 from elps.psshard.bridge import Bridge
+from elps.psshard.core.pacing import Pace
 from elps.psshard.hosting import Hosting
 from elps.psshard.listener import Listener
 from elps.psshard.settings import Addresses, Settings, addresses, drawn_id, own_address
@@ -47,6 +49,8 @@ from elps.runtime.settings import read
 
 ROWS_S = 0.1
 """Rows go out at most this often: those of short iterations together, since publishing keeps data threads waiting."""
+BALANCED_ROWS_S = 0.02
+"""The same for jobs whose batches follow the timings in them."""
 ROWS_AT_ONCE = 200
 DRAIN_LOOK_S = 0.05
 LAST_WORD_S = 2.0
@@ -143,19 +147,28 @@ class ShardService:
                 hosting.drop(message)
             case DirectJob() as message:
                 hosting.direct(message)
+            case BatchPlan() as message:
+                hosting.plan_batches(message)
 
     async def _speak(self, bridge: Bridge, hosting: Hosting, port: int) -> None:
         """Beats at their interval and at once on a change; rows and events as they come."""
         loop = asyncio.get_running_loop()
         beat_at = rows_at = loop.time()
+        pace = Pace()
+
+        def pace_s(job: JobId) -> float:
+            return BALANCED_ROWS_S if hosting.balanced(job) else ROWS_S
+
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(beat_at):
+                async with asyncio.timeout_at(min(beat_at, pace.due_at(pace_s))):
                     await bridge.wake.wait()
                 async with asyncio.timeout_at(rows_at):
                     await bridge.urgent.wait()
-            rows, events, beat = bridge.take()
-            rows_at = loop.time() + ROWS_S if rows else rows_at
+            new, events, beat = bridge.take()
+            now = loop.time()
+            rows = pace.take(new, now, pace_s, at_once=beat or bool(events))
+            rows_at = now + min(map(pace_s, pace.speaking), default=ROWS_S) if new else rows_at
             try:
                 if beat or loop.time() >= beat_at:
                     beat_at = loop.time() + self._settings.beat_s
@@ -166,7 +179,8 @@ class ShardService:
                     await self._context.bus.publish(EVENTS, key, encode(event), confirm=False)
                     events.pop(0)
                 for job, some in _grouped(rows):
-                    body = encode(IterationRows(job=job, rows=some))
+                    balanced = hosting.balanced(job)
+                    body = encode(IterationRows(job=job, rows=some, balanced=balanced))
                     await self._context.bus.publish(
                         TELEMETRY, telemetry_key(job), body, confirm=False
                     )

@@ -9,7 +9,7 @@ import structlog
 from elps.contracts.epoch import Term
 from elps.contracts.errors import ProtocolError
 from elps.contracts.ids import JobId, ShardId, WorkerId
-from elps.contracts.messages import DirectJob, DropJob, HostedJob, HostJob, Refusal
+from elps.contracts.messages import BatchPlan, DirectJob, DropJob, HostedJob, HostJob, Refusal
 from elps.psshard.bridge import Bridge
 from elps.psshard.estate import Estate
 from elps.psshard.feeding import FeedConnection
@@ -183,10 +183,24 @@ class Hosting:
 
     def direct(self, message: DirectJob) -> None:
         """Hand the scheduler's word to the leader, if it is for the term in force."""
+        if (lead := self._led(message)) is not None:
+            lead.direct(message)
+
+    def plan_batches(self, message: BatchPlan) -> None:
+        """Hand the scheduler's word on the workers' shares to the leader, if it is for the term in force."""
+        if (lead := self._led(message)) is not None:
+            lead.plan_batches(message)
+
+    def _led(self, message: DirectJob | BatchPlan) -> Lead | None:
         with self._lock:
             hosted = self._jobs.get(message.job)
-        if hosted is not None and hosted.lead is not None and hosted.host.term == message.term:
-            hosted.lead.direct(message)
+        return hosted.lead if hosted is not None and hosted.host.term == message.term else None
+
+    def balanced(self, job: JobId) -> bool:
+        """Whether somebody waits for the timings of a job that is led here."""
+        with self._lock:
+            hosted = self._jobs.get(job)
+        return hosted is not None and hosted.host.document.balanced
 
     def secret_of(self, job: JobId) -> str | None:
         """The secret by which a job's processes prove themselves; None for a job that is not here."""

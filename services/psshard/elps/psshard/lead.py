@@ -16,7 +16,7 @@ import structlog
 from elps.contracts.epoch import Epoch
 from elps.contracts.errors import TaskError
 from elps.contracts.ids import JobId, PartitionId, ShardId, WorkerId
-from elps.contracts.messages import DirectJob, HostedJob, HostJob, Phase
+from elps.contracts.messages import BatchPlan, DirectJob, HostedJob, HostJob, Phase
 from elps.contracts.texts import LOGGED_CHARACTERS, REASON_CHARACTERS, shortened
 from elps.psshard.answers import Answers
 from elps.psshard.assignment import Assignment
@@ -25,6 +25,7 @@ from elps.psshard.bridge import Bridge
 from elps.psshard.checkpointing import Checkpointing
 from elps.psshard.conversation import Conversation
 from elps.psshard.core import commands as do
+from elps.psshard.core.batches import Batches
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command
 from elps.psshard.core.inheriting import Inheritance
@@ -44,6 +45,9 @@ from elps.wire.handshake import Refused
 
 LAGS_S = 5.0
 """A checkpoint that is not in the store after this time is shown."""
+
+REBALANCED_S = 1.0
+"""Changes of the workers' shares are told at most this often, each with a beat; in between beats show the newest."""
 
 log = structlog.get_logger()
 
@@ -72,6 +76,7 @@ class Lead:
         self._pause_wanted = False
         self._reopening: Epoch | None = None  #: the one that is being left for a checkpoint
         self._obeys = 0  #: highest number of a plan that says where the partitions are to lie
+        self._batches, self._rebalanced_at = Batches(), -REBALANCED_S
         self._conversation = Conversation(self)
         self._ticker, self._beat_at = Ticker(self._tick), 0.0
         self._peers = Peers(
@@ -115,6 +120,7 @@ class Lead:
                     trained_s=self.reporter.progress.training_s,
                     moving=self.origin.moving(),
                     ahead=isinstance(source, Inheritance) and source.ahead,
+                    batches=self._batches,
                 )
                 if isinstance(source, Inheritance):
                     progress = self.reporter.progress
@@ -330,6 +336,25 @@ class Lead:
         if pause and not_begun:
             self._end("paused", "paused before it began")
 
+    def plan_batches(self, message: BatchPlan) -> None:
+        """The scheduler's word on the workers' shares of the batch; carried out by the ticker, as `direct` is."""
+        self._ticker.hand(lambda: self._plan_batches(message))
+
+    def _plan_batches(self, message: BatchPlan) -> None:
+        now = time.monotonic()
+        with self.lock:
+            if message.number <= self._batches.number:
+                return
+            if self.clock is None:  # the first cut goes by it
+                self._batches.plan(message.number, message.shares, message.reason)
+            tell = now - self._rebalanced_at >= REBALANCED_S
+            self._rebalanced_at = now if tell else self._rebalanced_at
+        self.event(
+            lambda clock, _: clock.plan_batches(message.number, message.shares, message.reason)
+        )
+        if tell:
+            self.reporter.event("rebalanced", message.reason)
+
     def _exited(self, worker: WorkerId, text: str) -> None:
         self.event(lambda clock, now: clock.exit_seen(worker, text, now))
 
@@ -416,6 +441,9 @@ class Lead:
                 holders=sorted(holders),
                 obeys=self._obeys,
                 unreachable=self._peers.down(now),
+                batches=self._batches.number,
+                shares=dict(self._batches.planned),
+                shares_reason=self._batches.reason,
                 moving=clock.moving if clock is not None else "",
                 opened=self.origin.history.opened if self.origin.history is not None else None,
             )

@@ -16,6 +16,7 @@ from elps.contracts.codec import decode, encode
 from elps.contracts.errors import InvalidDocument, RetryLater
 from elps.contracts.messages import (
     AgentBeat,
+    IterationTimings,
     JobCommand,
     MemberMessage,
     Reply,
@@ -51,6 +52,8 @@ ANSWER_S = 60.0
 """How long a user's message waits for the store before it is tried again."""
 FLUSH_S = 5.0
 """How long the end waits for the store."""
+TIMINGS_HELD = 1_000
+"""Beyond it the oldest are dropped: the newest say what the next batches need."""
 TICKS_PER_BEAT = 4
 """Deadlines are looked at so often."""
 USER_KEYS = (
@@ -140,7 +143,16 @@ class Scheduler:
             tuple((topology.JOBS, key) for key in USER_KEYS),
             durable=True,
         )
-        for queue, handler in ((members, self._on_member), (jobs, self._on_job)):
+        timings = Queue(
+            f"elps.scheduler.timings.{self._incarnation}",
+            ((topology.TELEMETRY, topology.TIMINGS_KEYS),),
+            max_length=TIMINGS_HELD,
+        )
+        for queue, handler in (
+            (members, self._on_member),
+            (jobs, self._on_job),
+            (timings, self._on_timings),
+        ):
             while True:
                 try:
                     self._subscriptions.append(await self._bus.subscribe(queue, handler))
@@ -179,6 +191,11 @@ class Scheduler:
                     pid=message.pid,
                     incarnation=incarnation,
                 )
+
+    async def _on_timings(self, delivery: Delivery) -> None:
+        assert self._outbox is not None
+        if self._core.timed(decode(delivery.body, IterationTimings)):
+            self._outbox.nudge()
 
     async def _on_job(self, delivery: Delivery) -> None:
         request = Request(delivery.message_id or uuid.uuid4().hex)

@@ -99,6 +99,10 @@ class Outbox:
                     (log.warning if warning else log.info)(what, **dict(fields))
         self._wake.set()
 
+    def nudge(self) -> None:
+        """There is something new to tell members, though no record has changed."""
+        self._wake.set()
+
     def answer_to(self, request: Request) -> asyncio.Future[Reply]:
         """The answer to a message, once it may be given; shared by repeats of the message."""
         if self._closing:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 
 from elps.contracts.ids import ShardId, WorkerId
 from elps.psshard.core import commands as do
+from elps.psshard.core.batches import Batches
 from elps.psshard.core.commands import Command, Timing
 from elps.psshard.core.cut import Cut, Hold
 from elps.psshard.core.deadlines import Deadlines
@@ -53,8 +54,12 @@ class Clock(Readable):
         trained_s: float = 0.0,
         moving: Moving | None = None,
         ahead: bool = False,
+        batches: Batches | None = None,
     ) -> None:
-        """`checkpoint` is the newest version in the store; `ahead`: some partition holds the version after `start`."""
+        """`checkpoint` is the newest version in the store; `ahead`: some partition holds the version after `start`.
+
+        `batches` are those of the term, which may have heard plans before.
+        """
         self.rules = rules
         self.start = start
         self.held = dict.fromkeys(sorted(shards), start - 1)  #: version that a whole shard holds
@@ -65,7 +70,8 @@ class Clock(Readable):
         self.plan = 0
         self.over = False  #: finished, failed or rolled back: nothing is decided any more
         self._goal = Goal(rules.iterations)
-        self._lending = Lending(rules, self._goal, self.skips, evaluated)
+        self._batches = batches or Batches()
+        self._lending = Lending(rules, self._goal, self.skips, evaluated, self._batches)
         self.workers = self._lending.workers  #: ready ones; to be read only
         self._deadlines = Deadlines(rules, now)
         self._skipping = Skipping(rules, self._lending, self.skips, self.held)
@@ -141,6 +147,14 @@ class Clock(Readable):
         if (verdict := self._deaths.verdict(now, worker, text)) is not None:
             self._fail(verdict)
         return self._serve(now)
+
+    def plan_batches(
+        self, number: int, shares: Mapping[WorkerId, int], reason: str = ""
+    ) -> list[Command]:
+        """The scheduler shares out the batch anew: from the next fresh cut on, if this is its newest word."""
+        if self._batches.plan(number, shares, reason):
+            self.plan += 1
+        return self._take()
 
     # --- leases -------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@
   keeps the lease of *t+1* and gets it again afterwards.
 * A worker is at any time either asking, or has one lease in hand, or is idle: between the two, which takes no time in
   a worker that lives.
+* A fresh cut goes by the newest plan of shares (`Batches`); a newer plan changes nothing of it any more.
 * One that retires ends what it has in hand and is lent nothing more; later cuts leave it out.
 """
 
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 
 from elps.contracts.ids import WorkerId
 from elps.psshard.core import commands as do
+from elps.psshard.core.batches import Batches
 from elps.psshard.core.commands import Command, LeaseKind
 from elps.psshard.core.cut import Cut, Hold, Piece
 from elps.psshard.core.evaluation import Round
@@ -45,8 +47,11 @@ class Lease:
 class Lending:
     """All leases of one job under one epoch."""
 
-    def __init__(self, rules: Rules, goal: Goal, skips: IntervalSet, evaluated: int) -> None:
+    def __init__(
+        self, rules: Rules, goal: Goal, skips: IntervalSet, evaluated: int, batches: Batches
+    ) -> None:
         self._rules, self._goal = rules, goal
+        self._batches = batches  #: what the shares of fresh cuts go by
         self._skips = skips  #: granted; the clock adds to it
         self.workers: set[WorkerId] = set()  #: ready ones
         self.cuts: dict[int, Cut] = {}  #: keys are t and t+1 at most
@@ -179,7 +184,9 @@ class Lending:
         return out + self._call_back(t, now)
 
     def _begin_round(self, version: int) -> None:
-        self.round = Round.begin(version, self._rules.test_samples, self._shares())
+        self.round = Round.begin(
+            version, self._rules.test_samples, dict.fromkeys(sorted(self._staying), 1)
+        )
 
     def _find(self, worker: WorkerId, t: int) -> tuple[LeaseKind, int, Piece] | None:
         oldest = t if self.round is None else min(t, self.round.version)
@@ -197,7 +204,7 @@ class Lending:
             if version not in self.cuts:
                 self.cuts[version] = Cut.fresh(
                     self._rules.geometry.iteration(version),
-                    self._shares(),
+                    self._batches.shares(self._staying),
                     self._skips,
                     self._rules.geometry.cut,
                 )
@@ -254,12 +261,9 @@ class Lending:
             for p in pieces[:4]
         )
 
-    def _shares(self) -> dict[WorkerId, int]:
-        """Equal shares for every ready worker that stays."""
-        return dict.fromkeys(sorted(self._staying), 1)
-
     @property
     def _staying(self) -> set[WorkerId]:
+        """Every ready worker that stays; all of them, if none does."""
         return self.workers - self._retiring or self.workers
 
     def check_invariants(self, t: int, lent: Callable[[int], Iterable[Interval]]) -> None:

@@ -18,6 +18,7 @@ from elps.contracts.messages import HostedJob, JobEvent, Reply
 from elps.contracts.state import Allocation, JobRecord, JobState, Progress
 from elps.contracts.texts import REASON_CHARACTERS, shortened
 from elps.scheduler.core import life
+from elps.scheduler.core.batching import Batching
 from elps.scheduler.core.events import (
     Bounds,
     Command,
@@ -113,6 +114,7 @@ class Live:
     )  #: agents on which its trainers do not start
     highest: int = 0  #: highest term number seen anywhere
     written_at: float = 0.0  #: monotonic, s; when the record was last handed out to be stored
+    batching: Batching | None = None  #: of balanced jobs, since their leader was first heard
     unwritten: bool = False  #: the record has changed since, in its progress or its reason
 
 

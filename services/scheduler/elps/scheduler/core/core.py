@@ -14,9 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from elps.contracts.ids import JobId
-from elps.contracts.messages import AgentCommand, DropJob, ShardCommand, StopTrainer
+from elps.contracts.messages import (
+    AgentCommand,
+    DropJob,
+    IterationTimings,
+    ShardCommand,
+    StopTrainer,
+)
 from elps.contracts.state import JobRecord, JobState
-from elps.scheduler.core import life, placing, users, watch
+from elps.scheduler.core import leading, life, placing, users, watch
 from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import (
     AgentBeaten,
@@ -80,6 +86,13 @@ class Core:
         placing.settle(book, self.policy, now)
         out, book.out = book.out, []
         return out
+
+    def timed(self, timings: IterationTimings) -> bool:
+        """Take timings of a job's workers; True if members are to be told something new (`messages`).
+
+        Not an event: it comes many times a second, changes no record, and frees nothing that others might get.
+        """
+        return leading.timed(self.book, timings)
 
     def messages(self, now: Moment) -> list[Send]:
         """What is to be sent now: new messages at once, repeats at the pace of heartbeats."""

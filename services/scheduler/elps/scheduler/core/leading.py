@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from elps.contracts.ids import JobId
-from elps.contracts.messages import HostedJob
+from elps.contracts.messages import HostedJob, IterationTimings
 from elps.contracts.state import JobState
+from elps.scheduler.core.batching import Batching
 from elps.scheduler.core.book import Book, Live, Reign
 from elps.scheduler.core.events import Moment
 from elps.scheduler.core.life import LifeEvent
@@ -20,6 +21,7 @@ def led(book: Book, job: JobId, live: Live, reign: Reign, hosted: HostedJob, now
     reign.lead = hosted
     for shard in hosted.unreachable:
         suspect(book, shard, now)
+    _batches(book, job, live, hosted)
     if hosted.phase in ("running", "pausing", "paused") and reign.begun_at is None:
         reign.begun_at = now.mono
     if hosted.progress is not None and hosted.phase != "loading":
@@ -34,6 +36,23 @@ def led(book: Book, job: JobId, live: Live, reign: Reign, hosted: HostedJob, now
             if job not in book.live:
                 return
     _phase(book, job, live, hosted, now)
+
+
+def _batches(book: Book, job: JobId, live: Live, hosted: HostedJob) -> None:
+    """Keep who takes part in a balanced job, and which plan its leader obeys."""
+    document = book.records[job].document
+    if live.batching is None and document.balanced:
+        live.batching = Batching(job, document)
+    if live.batching is not None:
+        live.batching.led(hosted, allocation_of(book, job).workers)
+
+
+def timed(book: Book, timings: IterationTimings) -> bool:
+    """Timings of a job's workers; True if that brings a new plan of their batches."""
+    live = book.live.get(timings.job)
+    if live is None or live.batching is None or live.reign is None or live.reign.lead is None:
+        return False
+    return live.batching.timed(timings)
 
 
 def _phase(book: Book, job: JobId, live: Live, hosted: HostedJob, now: Moment) -> None:

@@ -42,7 +42,7 @@ def orders(book: Book) -> Iterator[tuple[Topic, Send]]:
     for member, _ in book.pool.members():
         for holding, term in sorted(book.pool.unclaimed(member, claims.get(member, {})).items()):
             yield _end(book, member, holding, term)
-    for record, allocation, _, reign in book.holding():
+    for record, allocation, live, reign in book.holding():
         yield from _older_terms(book.pool, record.id, allocation)
         leader = book.pool.shards.get(allocation.shards[0])
         addresses = [
@@ -53,6 +53,10 @@ def orders(book: Book) -> Iterator[tuple[Topic, Send]]:
         if leader is not None:
             if reign.lead is not None and allocation.shards[0] in reign.hosted:
                 yield from _direct(book, record, allocation, reign, reign.lead)
+                plan = live.batching.unheeded(reign.lead) if live.batching is not None else None
+                if plan is not None and plan.term == allocation.term:
+                    lead = allocation.shards[0]
+                    yield Topic(lead, "batches", record.id), Send(lead, plan)
             yield from _start(book, record, allocation, leader.address)
 
 

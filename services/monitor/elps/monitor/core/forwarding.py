@@ -1,0 +1,46 @@
+"""What the scheduler needs of a batch of rows, to decide the coming batches of a job's workers.
+
+Nothing of it is kept.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from elps.contracts.ids import WorkerId
+from elps.contracts.messages import (
+    IterationRows,
+    IterationTimings,
+    TelemetryMessage,
+    WorkerMean,
+    WorkerTiming,
+)
+
+
+def timings_of(message: TelemetryMessage) -> IterationTimings | None:
+    """The timings in a message, those of its newest term; None if nobody waits for any."""
+    if not isinstance(message, IterationRows) or not message.balanced or not message.rows:
+        return None
+    newest = max(message.rows, key=lambda row: (row.term, row.iteration))
+    parts: dict[WorkerId, list[WorkerTiming]] = {}
+    for row in message.rows:
+        for timing in row.workers if row.term == newest.term else ():
+            if timing.samples > 0:
+                parts.setdefault(timing.worker, []).append(timing)
+    return IterationTimings(
+        job=message.job,
+        term=newest.term,
+        iteration=newest.iteration,
+        workers=[_mean(worker, timings) for worker, timings in sorted(parts.items())],
+    )
+
+
+def _mean(worker: WorkerId, timings: list[WorkerTiming]) -> WorkerMean:
+    return WorkerMean(
+        worker=worker,
+        samples=fmean(t.samples for t in timings),
+        compute_s=fmean(t.compute_s for t in timings),
+        pull_s=fmean(t.pull_s for t in timings),
+        push_s=fmean(t.push_s for t in timings),
+        wait_s=fmean(t.wait_s for t in timings),
+    )

@@ -1,0 +1,110 @@
+"""The batches of one job's workers: what timings say of their speed, and the plan that its leader is to obey.
+
+Nothing here is stored, and nothing waits for it. A scheduler that starts anew learns the speeds again within a few
+iterations; until then the job goes on by the plan that its leader has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from elps.balance import Balancer, Decision, Member, Observation, Policy
+from elps.contracts.epoch import Term
+from elps.contracts.ids import AgentId, JobId, WorkerId
+from elps.contracts.job import JobDocument
+from elps.contracts.messages import BatchPlan, HostedJob, IterationTimings
+
+GAP = 1_000
+"""A scheduler that finds a plan in force that it does not know numbers its own so much higher: the one before may have
+sent some that no heartbeat has shown yet, but never so many within one."""
+
+
+class Batching:
+    """Made for a balanced job when its leader is first heard; lives as long as the job."""
+
+    def __init__(self, job: JobId, document: JobDocument) -> None:
+        # Nobody lends tails yet, so a plan gives the whole batch.
+        policy = replace(Policy.named(document.batch_policy), may_tail=False)
+        batch = document.batch
+        self._job = job
+        self._balancer = Balancer(batch.global_, granule=batch.granule, policy=policy)
+        self._term: Term | None = None
+        self._redone = 0  #: iterations done again, when its leader was last heard
+        self._shown = 0  #: highest number that its leader has shown under this term
+        self._foreign = False  #: it obeys a plan that another scheduler sent, whatever is in it
+        self.plan: BatchPlan | None = None  #: None: the workers get equal batches
+
+    @property
+    def decision(self) -> Decision:
+        """The newest, also when it changed nothing."""
+        return self._balancer.decision
+
+    def led(self, hosted: HostedJob, agents: Mapping[WorkerId, AgentId]) -> None:
+        """The leader was heard; `agents` are those of the job's workers."""
+        redone = _redone(hosted)
+        if hosted.term != self._term:
+            self._term, self._shown = hosted.term, 0
+            self._balancer.rewind(0)
+        elif redone != self._redone:
+            self._balancer.rewind(0)
+        self._redone = redone
+        self._heed(hosted.batches)
+        ready = [Member(w, host=agents[w]) for w in sorted({*hosted.ready}) if w in agents]
+        if not ready or tuple(ready) == self._balancer.members:
+            return
+        decision = self._balancer.staff(ready)
+        if self.plan is not None and decision.changed:
+            self._say(decision)
+
+    def timed(self, timings: IterationTimings) -> bool:
+        """Learn from finished iterations; True if there is a new plan."""
+        known = self._term is not None and timings.term == self._term.number
+        if not known or len(self._balancer.members) < 2:
+            return False
+        decision = self._balancer.observe(timings.iteration, self._observations(timings))
+        changed, self._foreign = decision.changed or self._foreign, False
+        if changed:
+            self._say(decision)
+        return changed
+
+    def unheeded(self, hosted: HostedJob) -> BatchPlan | None:
+        """The plan that the leader does not show yet; None if it does, or there is none."""
+        plan = self.plan
+        return plan if plan is not None and hosted.batches < plan.number else None
+
+    def _observations(self, timings: IterationTimings) -> Sequence[Observation]:
+        """Whoever is not among them had nothing to do."""
+        told = {t.worker for t in timings.workers}
+        out = [
+            Observation(
+                t.worker, t.samples, t.compute_s, pull_s=t.pull_s, push_s=t.push_s, wait_s=t.wait_s
+            )
+            for t in timings.workers
+        ]
+        members = [member.worker for member in self._balancer.members]
+        return [*out, *(Observation(worker, 0) for worker in members if worker not in told)]
+
+    def _heed(self, shown: int) -> None:
+        """Keep the plan's number above all that the leader has heard from others, and say it anew if it must be."""
+        ours = self.plan.number if self.plan is not None and self.plan.term == self._term else 0
+        foreign = shown > max(ours, self._shown)
+        self._shown = max(self._shown, shown + GAP if foreign else shown)
+        self._foreign |= foreign
+        if self.plan is not None and (foreign or self.plan.term != self._term):
+            self._say(self._balancer.decision)
+
+    def _say(self, decision: Decision) -> None:
+        assert self._term is not None
+        ours = self.plan.number if self.plan is not None and self.plan.term == self._term else 0
+        self.plan = BatchPlan(
+            job=self._job,
+            term=self._term,
+            number=max(ours, self._shown) + 1,
+            shares=dict(decision.sizes),
+            reason=decision.reason,
+        )
+
+
+def _redone(hosted: HostedJob) -> int:
+    return hosted.progress.redone_iterations if hosted.progress is not None else 0

@@ -1,0 +1,76 @@
+"""The names of batch policies: what a document may say is what there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from elps.balance import PREDICTORS, Policy
+from elps.contracts import batching
+from elps.contracts.codec import parse_job
+from elps.contracts.errors import InvalidDocument
+from elps.contracts.ids import JobId, WorkerId
+from elps.contracts.job import JobDocument
+from elps.contracts.messages import IterationRow, IterationRows, LogLines, WorkerTiming
+from elps.monitor.core.forwarding import timings_of
+
+
+def job(**fields: Any) -> JobDocument:
+    return parse_job({"task": "linear", "iterations": 3, "workers": {"max": 2}, **fields})
+
+
+def test_every_name_stands_for_a_policy_and_every_predictor_has_its_name() -> None:
+    assert set(batching.PREDICTORS) == set(PREDICTORS)
+    for name in batching.POLICIES:
+        assert Policy.named(name).fixed == (name == "fixed")
+        assert job(batch={"policy": name}).batch_policy == name
+
+
+def test_batches_are_balanced_unless_the_job_is_deterministic_or_says_fixed() -> None:
+    assert job().balanced
+    assert job().batch_policy == "lb-bsp"
+    assert not job(deterministic=True).balanced
+    assert not job(batch={"policy": "fixed"}).balanced
+    assert not job(workers={"max": 1}).balanced
+    assert job(deterministic=True, batch={"policy": "fixed"}).batch_policy == "fixed"
+
+
+def test_a_deterministic_job_with_balanced_batches_is_refused_with_the_reason() -> None:
+    with pytest.raises(InvalidDocument, match="must not depend on") as caught:
+        job(deterministic=True, batch={"policy": "lb-bsp"})
+    assert len(caught.value.problems) == 1
+
+
+def test_an_unknown_policy_is_refused_with_those_there_are() -> None:
+    with pytest.raises(InvalidDocument, match=r"'lbbsp' is unknown, expected one of fixed, lb-bsp"):
+        job(batch={"policy": "lbbsp"})
+
+
+def row(t: int, term: int = 2, **samples: int) -> IterationRow:
+    return IterationRow(
+        iteration=t, passes=0, samples=3, skipped=0, loss=None, duration_s=0.1, at=0, term=term,
+        plan=1, lr=1,
+        workers=[
+            WorkerTiming(
+                worker=WorkerId(w), samples=n, compute_s=n * 0.5, pull_s=t, wait_s=0, push_s=0, lease_s=0
+            )
+            for w, n in samples.items()
+        ],
+    )  # fmt: skip
+
+
+def test_timings_are_passed_on_only_if_somebody_waits_for_them() -> None:
+    rows = IterationRows(job=JobId("j"), rows=[row(1, a=4)])
+    assert timings_of(rows) is None
+    assert timings_of(IterationRows(job=JobId("j"), rows=[], balanced=True)) is None
+    assert timings_of(LogLines(job=JobId("j"), worker=WorkerId("w"), at=0, lines=[])) is None
+
+
+def test_rows_that_come_together_are_one_mean_of_each_workers_parts() -> None:
+    rows = [row(6, 1, a=9), row(7, a=4, b=2), row(8, a=6, b=0), row(9, a=8)]
+    found = timings_of(IterationRows(job=JobId("j"), rows=rows, balanced=True))
+    assert found is not None
+    assert (found.job, found.term, found.iteration) == ("j", 2, 9)
+    told = {w.worker: (w.samples, w.compute_s, w.pull_s) for w in found.workers}
+    assert told == {"a": (6.0, 3.0, 8.0), "b": (2.0, 1.0, 7.0)}

@@ -1,0 +1,137 @@
+"""How the scheduler turns timings into plans of batches, and has leaders obey them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from scheduler_desk import Desk, reborn
+
+from elps.contracts.ids import JobId, WorkerId
+from elps.contracts.messages import BatchPlan, IterationTimings, WorkerMean
+from elps.contracts.state import Progress
+from elps.scheduler.core.batching import GAP
+
+BATCH = 60
+SPEEDS = {"j-w1": 300.0, "j-w2": 100.0}
+"""Samples a second."""
+
+
+class Balanced:
+    """A job with two workers, one three times as fast, and its leader."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.desk, self.iteration = Desk(), 0
+        self.heard = 0  #: number that the leader shows
+        self.shares: dict[WorkerId, int] = {}
+        self.desk.shard()
+        self.desk.agent(slots=2)
+        workers = {"workers": {"min": 2, "max": 2}}
+        self.desk.submit("j", iterations=10_000, batch={"global": BATCH}, **workers, **fields)
+        self.desk.agent(trainers=[self.desk.trainer(w) for w in self.desk.workers()])
+        self.beat()
+
+    def beat(self, **fields: Any) -> list[BatchPlan]:
+        """The leader says how it is; the plans sent upon it."""
+        ready = list(self.desk.workers())
+        told = {"ready": ready, "batches": self.heard, "progress": Progress(), **fields}
+        self.desk.take_sent(BatchPlan)
+        self.desk.shard(jobs=[self.desk.hosts(phase="running", **told)])
+        return [message for _, message in self.desk.take_sent(BatchPlan)]
+
+    def train(self, iterations: int, speeds: dict[str, float] = SPEEDS) -> list[BatchPlan]:
+        """Iterations by the plan that is obeyed; plans are obeyed as they come, and shown by no beat yet."""
+        plans = []
+        for _ in range(iterations):
+            if self.desk.core.timed(self.timings(speeds)):
+                sent = [s.message for s in self.desk.core.messages(self.desk.now)]
+                plans += [m for m in sent if isinstance(m, BatchPlan)]
+                self.shares = dict(plans[-1].shares)
+        return plans
+
+    def timings(self, speeds: dict[str, float] = SPEEDS) -> IterationTimings:
+        sizes = self.shares or dict.fromkeys(self.desk.workers(), BATCH // 2)
+        self.iteration += 1
+        return IterationTimings(
+            job=JobId("j"), term=self.desk.term().number, iteration=self.iteration,
+            workers=[
+                WorkerMean(worker=w, samples=n, compute_s=n / speeds[w], pull_s=0, push_s=0, wait_s=0)
+                for w, n in sizes.items() if n
+            ],
+        )  # fmt: skip
+
+
+def test_shares_follow_the_speeds_and_sum_to_the_batch() -> None:
+    job = Balanced()
+    plans = job.train(20)
+    assert plans
+    assert [plan.number for plan in plans] == list(range(1, len(plans) + 1))
+    assert all(sum(plan.shares.values()) == BATCH for plan in plans)
+    fast, slow = plans[-1].shares.values()
+    assert abs(fast - 3 * slow) <= 4
+    assert plans[-1].reason
+
+
+def test_a_plan_is_repeated_at_the_pace_of_beats_until_the_leader_shows_its_number() -> None:
+    job = Balanced()
+    newest = job.train(20)[-1]
+    assert job.beat() == []  # it was said a moment ago
+    job.desk.time += 2.0
+    assert job.beat() == [newest]
+    job.heard = newest.number
+    job.desk.time += 2.0
+    assert job.beat() == []
+
+
+def test_timings_of_another_term_or_of_unknown_jobs_say_nothing() -> None:
+    job = Balanced()
+    for _ in range(10):
+        timings = job.timings()
+        assert not job.desk.core.timed(msgspec.structs.replace(timings, term=timings.term + 1))
+        assert not job.desk.core.timed(msgspec.structs.replace(timings, job=JobId("other")))
+
+
+def test_timings_that_come_twice_or_late_change_nothing() -> None:
+    job = Balanced()
+    first = job.timings()
+    job.desk.core.timed(first)
+    job.train(20)
+    live = job.desk.core.book.live[JobId("j")]
+    assert live.batching is not None
+    plan = live.batching.plan
+    assert not job.desk.core.timed(first)
+    assert live.batching.plan is plan
+
+
+def test_fixed_and_deterministic_jobs_and_those_of_one_worker_are_not_balanced() -> None:
+    for fields in ({"deterministic": True},):
+        job = Balanced(**fields)
+        assert job.train(20) == []
+        assert job.desk.core.book.live[JobId("j")].batching is None
+    desk = Desk()
+    desk.start()
+    assert desk.core.book.live[JobId("j")].batching is None
+
+
+def test_iterations_done_again_count_anew() -> None:
+    job = Balanced()
+    job.train(20)
+    job.iteration, equal = 3, {"j-w1": 100.0, "j-w2": 100.0}
+    assert job.train(5, equal) == []  # older than what was heard
+    job.iteration = 3
+    job.beat(progress=Progress(iteration=3, redone_iterations=17))
+    assert job.train(12, equal)
+    assert max(job.shares.values()) - min(job.shares.values()) <= 6
+
+
+def test_a_scheduler_that_starts_anew_numbers_above_what_the_leader_may_have_heard() -> None:
+    job = Balanced()
+    job.heard = job.train(20)[-1].number
+    job.beat()
+    job.desk = reborn(job.desk)
+    job.desk.shard()
+    job.desk.agent(slots=2, trainers=[job.desk.trainer(w) for w in job.desk.workers()])
+    assert job.beat() == []  # it knows no speeds yet: the leader goes on by what it has
+    plans = job.train(20)
+    assert plans[0].number == job.heard + GAP + 1
+    assert job.shares["j-w1"] > 2 * job.shares["j-w2"]  # type: ignore[index]
