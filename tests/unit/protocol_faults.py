@@ -133,8 +133,8 @@ class NewCut(Lending):
 
     newer = 0
 
-    def leave(self, worker: WorkerId, why: str) -> list[Command]:
-        out = super().leave(worker, why)
+    def leave(self, worker: WorkerId, why: str, pushed: Collection[int] = ()) -> list[Command]:
+        out = super().leave(worker, why, pushed)
         for v in sorted(self.cuts)[self.newer :]:
             if self.workers and not any(p.hold is Hold.DISPUTED for p in self.cuts[v].pieces):
                 whole, divide = self._rules.geometry.iteration(v), self._rules.geometry.cut
