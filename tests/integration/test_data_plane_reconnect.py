@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import sys
 import threading
 import time
@@ -226,6 +227,8 @@ def test_a_trainer_that_stops_reading_costs_the_shard_one_connection_and_nobody_
         for n in range(4):
             hello = Hello(job=JOB, purpose="pull", sender=f"job-w{n}", term=1)
             connection = dial("127.0.0.1", shard.listener.port, hello, SECRET, peer="shard-1")
+            # How much a system takes in for somebody who does not read differs; so much less than 16 MB it always is.
+            connection._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 256 * 1024)
             connection.send(Header(Kind.PULL, EPOCH, iteration=0, ticket=1))
             stuck.append(connection)
         eventually(lambda: all(c.pending() for c in stuck), what="the first parts")

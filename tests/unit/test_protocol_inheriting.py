@@ -19,7 +19,7 @@ from elps.psshard.core.inheriting import Claim, History, Inheritance, Stock, Sto
 from elps.stream.geometry import Geometry
 from elps.stream.interval import Interval
 
-SCHEDULES, CHUNK = 3_000, 1_000
+SCHEDULES, CHUNK = 2_000, 1_000
 A, B, C = ShardId("a"), ShardId("b"), ShardId("c")
 OPENED = Epoch(Term(3, 33), 2)
 THEN = Epoch(Term(3, 33), 4)

@@ -162,6 +162,7 @@ class Stack:
             if not missing:
                 pids = {name: record.services[name].pid for name in wanted}
                 missing = health.ask(record.monitor_url, token).missing(pids)
+            missing += [name for name, handle in before.items() if not is_alive(handle)]
             if not missing:
                 return
             servers.mend()
@@ -189,8 +190,10 @@ class Stack:
             self.say(f"{', '.join(died)} ended only now")
             self._start(record, servers, wanted)
         servers.check_alive()
-        for name in wanted:
-            if not is_alive(record.services[name]):
+        for (
+            name
+        ) in wanted:  # what ran before and has died since is found when this is looked at next
+            if name not in before and not is_alive(record.services[name]):
                 raise SetupError(self._why(name, "ended by itself"))
 
     def _why(self, name: str, what: str) -> str:

@@ -25,10 +25,10 @@ from elps.psshard.bridge import Bridge
 from elps.psshard.checkpointing import Checkpointing
 from elps.psshard.conversation import Conversation
 from elps.psshard.core import commands as do
-from elps.psshard.core.batches import Batches
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command
 from elps.psshard.core.inheriting import Inheritance
+from elps.psshard.directions import Directions
 from elps.psshard.inorder import InOrder
 from elps.psshard.keeping import Keeper
 from elps.psshard.link import BEAT_S
@@ -46,8 +46,6 @@ from elps.wire.handshake import Refused
 LAGS_S = 5.0
 """A checkpoint that is not in the store after this time is shown."""
 
-REBALANCED_S = 1.0
-"""Changes of the workers' shares are told at most this often, each with a beat; in between beats show the newest."""
 
 log = structlog.get_logger()
 
@@ -73,15 +71,13 @@ class Lead:
         self.checkpointing = Checkpointing(host, self.origin)
         self.beginning = Beginning(host, self)
         self._ended: tuple[Phase, str] | None = None  #: finished, failed or paused, with the reason
-        self._pause_wanted = False
         self._reopening: Epoch | None = None  #: the one that is being left for a checkpoint
-        self._obeys = 0  #: highest number of a plan that says where the partitions are to lie
-        self._batches, self._rebalanced_at = Batches(), -REBALANCED_S
         self._conversation = Conversation(self)
         self._ticker, self._beat_at = Ticker(self._tick), 0.0
         self._peers = Peers(
             host, me, orders, Answers(self).reported, self._restored, bridge.beat, self.fail
         )
+        self._directions = Directions(self, self._peers.know, self._end)
 
     def start(self) -> None:
         """Begin: dial the other shards, and find out where the job starts from."""
@@ -120,7 +116,7 @@ class Lead:
                     trained_s=self.reporter.progress.training_s,
                     moving=self.origin.moving(),
                     ahead=isinstance(source, Inheritance) and source.ahead,
-                    batches=self._batches,
+                    batches=self._directions.batches,
                 )
                 if isinstance(source, Inheritance):
                     progress = self.reporter.progress
@@ -134,7 +130,7 @@ class Lead:
         self._assign(epoch, told)
         self._conversation.greet_all()
         self.event(lambda clock, now: clock.want(self.origin.targets, now))
-        if self._pause_wanted:
+        if self._directions.pause_wanted:
             self.event(lambda clock, now: clock.pause(now))
 
     def _assignments(self, clock: Clock, to: Iterable[ShardId]) -> dict[ShardId, Assignment]:
@@ -308,55 +304,12 @@ class Lead:
     # --- goals and reports --------------------------------------------------------------------------------------------
 
     def direct(self, message: DirectJob) -> None:
-        """The scheduler's word: go on or pause, who may join, how some ended, where the partitions are to lie.
-
-        Carried out by the ticker: it is given in the event loop, which must not wait for sockets and arrays.
-        """
-        self._ticker.hand(lambda: self._direct(message))
-
-    def _direct(self, message: DirectJob) -> None:
-        pause, workers, exits = message.goal == "pause", message.workers, message.exits
-        with self.lock:
-            unwanted = self.trainers.plan(workers, exits, time.monotonic())
-            self._pause_wanted = pause
-            not_begun = self.clock is None and not self.beginning.holders
-        for worker, text in sorted(exits.items()):
-            self._exited(worker, text)
-        for link, why in unwanted:
-            log.info("trainer_unwanted", job=self.job, worker=link.worker, reason=why)
-            link.stop(why)
-        self.event(lambda clock, now: clock.expect(workers, now))
-        if message.shards and message.plan >= self._obeys:
-            self._peers.know(message.shards)
-            with self.lock:
-                self.origin.want(message.shards)
-            self.event(lambda clock, now: clock.want(self.origin.targets, now))
-            self._obeys = message.plan
-        self.event(lambda clock, now: clock.pause(now) if pause else clock.resume(now))
-        if pause and not_begun:
-            self._end("paused", "paused before it began")
+        """Take the scheduler's word; it is given in the event loop, which must not wait for sockets and arrays."""
+        self._ticker.hand(lambda: self._directions.direct(message))
 
     def plan_batches(self, message: BatchPlan) -> None:
-        """The scheduler's word on the workers' shares of the batch; carried out by the ticker, as `direct` is."""
-        self._ticker.hand(lambda: self._plan_batches(message))
-
-    def _plan_batches(self, message: BatchPlan) -> None:
-        now = time.monotonic()
-        with self.lock:
-            if message.number <= self._batches.number:
-                return
-            if self.clock is None:  # the first cut goes by it
-                self._batches.plan(message.number, message.shares, message.reason)
-            tell = now - self._rebalanced_at >= REBALANCED_S
-            self._rebalanced_at = now if tell else self._rebalanced_at
-        self.event(
-            lambda clock, _: clock.plan_batches(message.number, message.shares, message.reason)
-        )
-        if tell:
-            self.reporter.event("rebalanced", message.reason)
-
-    def _exited(self, worker: WorkerId, text: str) -> None:
-        self.event(lambda clock, now: clock.exit_seen(worker, text, now))
+        """Take its word on the workers' shares of the batch."""
+        self._ticker.hand(lambda: self._directions.plan_batches(message))
 
     @property
     def at_work(self) -> bool:
@@ -414,7 +367,7 @@ class Lead:
     def status(self, bytes_held: int) -> HostedJob:
         """The job as the leader's beat shows it."""
         with self.lock:
-            clock, now = self.clock, time.monotonic()
+            clock, said, now = self.clock, self._directions, time.monotonic()
             holders = self._holders or set(self.origin.targets)
             phase, reason = self._ended or live_phase(
                 clock,
@@ -423,7 +376,7 @@ class Lead:
                 beginning=self.beginning.waiting_for(),
                 store_trouble=self.keeper.trouble,
                 lag=self.reporter.lag(now, LAGS_S, self.keeper.trouble),
-                pausing=self._pause_wanted,
+                pausing=said.pause_wanted,
             )
             if clock is not None:
                 self.reporter.follow(clock, now)
@@ -439,11 +392,11 @@ class Lead:
                 ready=self.trainers.admitted(),
                 dismissed=dict(self.trainers.dismissed),
                 holders=sorted(holders),
-                obeys=self._obeys,
+                obeys=said.obeys,
                 unreachable=self._peers.down(now),
-                batches=self._batches.number,
-                shares=dict(self._batches.planned),
-                shares_reason=self._batches.reason,
+                batches=said.batches.number,
+                shares=dict(said.batches.planned),
+                shares_reason=said.batches.reason,
                 moving=clock.moving if clock is not None else "",
                 opened=self.origin.history.opened if self.origin.history is not None else None,
             )

@@ -27,7 +27,7 @@ from elps.psshard.core.deaths import Deaths
 from elps.psshard.core.goal import Goal
 from elps.psshard.core.lending import Lending
 from elps.psshard.core.moving import Moving
-from elps.psshard.core.readable import Readable
+from elps.psshard.core.relocating import Relocating
 from elps.psshard.core.rows import Rows
 from elps.psshard.core.rules import LAST_WORD_S, Rules
 from elps.psshard.core.saving import Saving
@@ -35,7 +35,7 @@ from elps.psshard.core.skipping import Skipping
 from elps.stream.interval import Interval, IntervalSet
 
 
-class Clock(Readable):
+class Clock(Relocating):
     """The clock of one job under one epoch. `now` is always monotonic seconds.
 
     `shards` are those that hold partitions: one without any would never progress, and what it says is ignored.
@@ -293,43 +293,6 @@ class Clock(Readable):
         """A checkpoint cannot be written any more; another is begun at the next boundary."""
         self._saving.abandoned(version)
         return self._serve(now)
-
-    # --- moves --------------------------------------------------------------------------------------------------------
-
-    def want(self, shards: Iterable[ShardId], now: float) -> list[Command]:
-        """The plan names the shards that are to hold the partitions."""
-        self._out += self._moving.want(shards)
-        return self._serve(now)
-
-    def followed(
-        self, shard: ShardId, wave: int, have: int, version: int, now: float
-    ) -> list[Command]:
-        """A shard tells how far its copies of a wave are; see `Moving.followed`."""
-        self._moving.followed(shard, wave, have, version, now)
-        return self._serve(now)
-
-    def follow_failed(self, wave: int, reason: str, now: float) -> list[Command]:
-        """A copy cannot go on following."""
-        self._out += self._moving.failed(wave, reason, now)
-        return self._serve(now)
-
-    def _move(self, now: float) -> None:
-        """Have the moves go on; stand still for an exchange, at a boundary where nothing else is in its way."""
-        self._out += self._moving.look(self.t, now)
-        if not self._moving.settling:
-            self._goal.halt = None
-        elif self._goal.halt is None and self._saving.writing is None:
-            self._goal.halt = self._next_boundary()
-
-    def _stand_still(self) -> None:
-        """Nobody was lent anything beyond t, and no evaluation or checkpoint reads it: exchange the map."""
-        out = self._moving.still(self.t)
-        if out:
-            self.held.clear()
-            self.held.update(dict.fromkeys(sorted(set(self._moving.placed.values())), self.t))
-            self.gate = min(self.gate, self.t - 1)  # those of the new map have not heard of t's
-            self.plan += 1
-        self._out += out
 
     # --- goals --------------------------------------------------------------------------------------------------------
 
