@@ -53,7 +53,7 @@ format: $(STAMP) ## Put the code into shape
 schema: $(STAMP) ## Write docs/job.schema.json anew
 	$(BIN)/python -m elps.contracts.schema --write docs/job.schema.json
 
-test: setup ## All tests but chaos, the benchmarks and the long ones; 10 minutes at most
+test: setup ## All tests but chaos, the benchmarks and the long ones; some 11 minutes on two cores
 	$(BIN)/pytest $(XDIST) -m 'not long' --ignore=tests/bench --ignore=tests/chaos tests $(ARGS)
 
 unit: $(STAMP) ## Tests without input or output
