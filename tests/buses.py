@@ -20,14 +20,15 @@ Connect = Callable[[], Awaitable[Bus]]
 class Inbox:
     """A handler that keeps what it gets."""
 
-    def __init__(self) -> None:
+    def __init__(self, bound_s: float = BOUND_S) -> None:
         self.got: asyncio.Queue[Delivery] = asyncio.Queue()
+        self._bound_s = bound_s
 
     async def __call__(self, delivery: Delivery) -> None:
         self.got.put_nowait(delivery)
 
     async def next(self) -> Delivery:
-        async with asyncio.timeout(BOUND_S):
+        async with asyncio.timeout(self._bound_s):
             return await self.got.get()
 
     async def bodies(self, count: int) -> list[bytes]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from cluster import agent, running, scheduler, shard, size, without
+from cluster import Cluster, agent, running, scheduler, shard, size, without
 from comparing import assert_trained_as_plain_loop
 from jobs import Job
 
@@ -15,6 +17,7 @@ from elps.contracts.ids import WorkerId
 from elps.contracts.messages import IterationRow
 
 MONITOR = Member("monitor", "monitor", {"ELPS_MONITOR_PORT": "0"})
+MEMBERS = [scheduler(), shard(1), shard(2), MONITOR, agent(1), agent(2), agent(3)]
 LONG_S = 60.0
 BATCH, WORKERS = 48, 3
 
@@ -61,15 +64,23 @@ async def until_share(job: Job, worker: WorkerId, low: float, high: float) -> in
     return len(job.rows)
 
 
+@asynccontextmanager
+async def uneven(folder: Path) -> AsyncIterator[tuple[Cluster, Job, WorkerId]]:
+    """A job, and its worker that is three times slower; at last all are quick, and the result must be exact."""
+    say(folder, 6.0, 2.0)
+    async with running(*MEMBERS) as cluster:
+        job = await cluster.submit(cluster.document(**document(folder)))
+        await job.until(lambda: len(job.rows) >= 3, "rows", LONG_S)
+        yield cluster, job, slowest(job.rows[:3])
+        say(folder, 0.0, 0.0)
+        plain = without(job.document, folder="")
+        await assert_trained_as_plain_loop(job, cluster.env, document=plain, timeout_s=LONG_S)
+
+
 async def test_a_slow_worker_gets_less_iterations_get_shorter_and_it_gets_its_share_back(
     tmp_path: Path,
 ) -> None:
-    say(tmp_path, 6.0, 2.0)
-    members = [scheduler(), shard(1), shard(2), MONITOR, agent(1), agent(2), agent(3)]
-    async with running(*members) as cluster:
-        job = await cluster.submit(cluster.document(**document(tmp_path)))
-        await job.until(lambda: len(job.rows) >= 3, "rows", LONG_S)
-        slow = slowest(job.rows[:3])
+    async with uneven(tmp_path) as (_, job, slow):
         equal = [row for row in job.rows if 0.9 <= share(row, slow) <= 1.1][:5]
         assert equal, "the first iterations are not cut equally"
         at = await until_share(job, slow, 0.0, 0.6)
@@ -78,16 +89,12 @@ async def test_a_slow_worker_gets_less_iterations_get_shorter_and_it_gets_its_sh
         assert job.told("rebalanced")
         say(tmp_path, 2.0, 2.0)
         await until_share(job, slow, 0.75, 1.34)
-        say(tmp_path, 0.0, 0.0)
-        plain = without(job.document, folder="")
-        await assert_trained_as_plain_loop(job, cluster.env, document=plain, timeout_s=LONG_S)
 
 
 async def test_fixed_batches_stay_equal_however_slow_a_worker_is(tmp_path: Path) -> None:
     say(tmp_path, 1.0, 0.2)
     fields = document(tmp_path, batch={"policy": "fixed"}, iterations=60)
-    members = [scheduler(), shard(1), shard(2), MONITOR, agent(1), agent(2), agent(3)]
-    async with running(*members) as cluster:
+    async with running(*MEMBERS) as cluster:
         job = await cluster.submit(cluster.document(**fields))
         await job.finished(LONG_S)
         whole = [row for row in job.rows if len(row.workers) == WORKERS]
@@ -98,18 +105,10 @@ async def test_fixed_batches_stay_equal_however_slow_a_worker_is(tmp_path: Path)
 async def test_training_goes_on_by_the_last_plan_without_monitor_and_scheduler(
     tmp_path: Path,
 ) -> None:
-    say(tmp_path, 6.0, 2.0)
-    members = [scheduler(), shard(1), shard(2), MONITOR, agent(1), agent(2), agent(3)]
-    async with running(*members) as cluster:
-        job = await cluster.submit(cluster.document(**document(tmp_path)))
-        await job.until(lambda: len(job.rows) >= 3, "rows", LONG_S)
-        slow = slowest(job.rows[:3])
+    async with uneven(tmp_path) as (cluster, job, slow):
         at = await until_share(job, slow, 0.0, 0.6)
         await cluster.crash("monitor")
         await cluster.crash("scheduler")
         await job.until(lambda: len(job.rows) >= at + 15, "training goes on", LONG_S)
         assert all(share(row, slow) <= 0.6 for row in job.rows[-5:])
         await cluster.start(scheduler())
-        say(tmp_path, 0.0, 0.0)
-        plain = without(job.document, folder="")
-        await assert_trained_as_plain_loop(job, cluster.env, document=plain, timeout_s=LONG_S)

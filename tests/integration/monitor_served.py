@@ -23,7 +23,6 @@ from elps.contracts.messages import (
     JobEvent,
     SchedulerBeat,
     ShardBeat,
-    WorkerTiming,
 )
 from elps.contracts.state import Allocation, JobRecord, JobState, Progress
 from elps.messaging.memory import MemoryBroker, MemoryBus
@@ -151,31 +150,3 @@ def record(job: str = "j", state: JobState = JobState.RUNNING, **fields: Any) ->
         "allocation": allocation,
     } | fields
     return JobRecord(id=JobId(job), state=state, **known)
-
-
-def row(iteration: int, workers: int = 2) -> IterationRow:
-    timings = [
-        WorkerTiming(
-            worker=WorkerId(f"j-w{i + 1}"),
-            samples=16,
-            compute_s=0.1,
-            pull_s=0.02,
-            wait_s=0.03,
-            push_s=0.04,
-            lease_s=0.05,
-        )
-        for i in range(workers)
-    ]
-    return IterationRow(
-        iteration=iteration,
-        passes=0.5,
-        samples=32,
-        skipped=0,
-        loss=0.5,
-        duration_s=0.5,
-        at=1.0,
-        term=1,
-        plan=1,
-        lr=0.1,
-        workers=timings,
-    )

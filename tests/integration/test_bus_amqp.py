@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aio_pika import Message
 from aio_pika.connection import connect
+from buses import Inbox
 
 from elps.contracts.codec import MAX_MESSAGE_BYTES
 from elps.contracts.errors import RetryLater, SetupError
@@ -26,20 +27,6 @@ BOUND_S = 30.0
 ProxyTo = Callable[[str], Awaitable[Any]]
 
 
-class Inbox:
-    """A handler that keeps what it gets."""
-
-    def __init__(self) -> None:
-        self.got: asyncio.Queue[Delivery] = asyncio.Queue()
-
-    async def __call__(self, delivery: Delivery) -> None:
-        self.got.put_nowait(delivery)
-
-    async def next(self) -> Delivery:
-        async with asyncio.timeout(BOUND_S):
-            return await self.got.get()
-
-
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(BOUND_S):
         while not condition():  # noqa: ASYNC110
@@ -54,7 +41,7 @@ class TestLostConnections:
     ) -> None:
         proxy = await proxy_to(fresh_amqp_url)
         bus = await AmqpBus.connect(proxy.url, name="test", timeout_s=BOUND_S)
-        inbox = Inbox()
+        inbox = Inbox(BOUND_S)
 
         async def cuts_after_the_work(delivery: Delivery) -> None:
             await inbox(delivery)
@@ -77,7 +64,7 @@ class TestLostConnections:
     ) -> None:
         proxy = await proxy_to(fresh_amqp_url)
         bus = await AmqpBus.connect(proxy.url, name="test", timeout_s=BOUND_S)
-        inbox, gate = Inbox(), asyncio.Event()
+        inbox, gate = Inbox(BOUND_S), asyncio.Event()
 
         async def slow(delivery: Delivery) -> None:
             await inbox(delivery)
@@ -95,7 +82,7 @@ class TestLostConnections:
         assert (await inbox.next()).body == b"next"  # in order: the repeat of `slow` was before it
         gate.set()
         await subscription.cancel()
-        again = Inbox()
+        again = Inbox(BOUND_S)
         await bus.subscribe(Queue("work", durable=True), again)
         await bus.publish("", "work", b"end")
         assert (await again.next()).body == b"end"  # the repeat was acknowledged
@@ -106,7 +93,7 @@ class TestLostConnections:
     ) -> None:
         proxy = await proxy_to(fresh_amqp_url)
         bus = await AmqpBus.connect(proxy.url, name="test", timeout_s=BOUND_S)
-        inbox = Inbox()
+        inbox = Inbox(BOUND_S)
         for n in range(5):
             await bus.subscribe(
                 Queue(f"q{n}", (("elps.members", f"k{n}.#"),), durable=n % 2 == 0), inbox
@@ -130,7 +117,7 @@ class TestLostConnections:
         self, fresh_amqp_url: str
     ) -> None:
         bus = await AmqpBus.connect(fresh_amqp_url, name="test", timeout_s=BOUND_S)
-        inbox = Inbox()
+        inbox = Inbox(BOUND_S)
         subscription = await bus.subscribe(Queue("q", (("elps.events", "#"),)), inbox)
         assert subscription._channel is not None
         underlay = await subscription._channel.get_underlay_channel()
@@ -146,7 +133,7 @@ class TestLostConnections:
         self, fresh_amqp_url: str
     ) -> None:
         bus = await AmqpBus.connect(fresh_amqp_url, name="test", timeout_s=BOUND_S)
-        inbox = Inbox()
+        inbox = Inbox(BOUND_S)
         await bus.subscribe(Queue("q", (("elps.jobs", "#"),), durable=True), inbox)
         async with await connect(fresh_amqp_url) as other, other.channel() as channel:
             await channel.queue_delete("q")
@@ -177,8 +164,8 @@ class TestRestarts:
     ) -> None:
         bus = await AmqpBus.connect(private_broker.url, name="test", timeout_s=BOUND_S)
         durable, exclusive, server = (
-            Inbox(),
-            Inbox(),
+            Inbox(BOUND_S),
+            Inbox(BOUND_S),
             await AmqpBus.connect(private_broker.url, name="server"),
         )
 
@@ -226,7 +213,7 @@ class TestRestarts:
         self, private_broker: PrivateBroker
     ) -> None:
         bus = await AmqpBus.connect(private_broker.url, name="test", timeout_s=BOUND_S)
-        started, gate = Inbox(), asyncio.Event()
+        started, gate = Inbox(BOUND_S), asyncio.Event()
 
         async def gated(delivery: Delivery) -> None:
             await started(delivery)
@@ -261,7 +248,7 @@ class TestBounds:
         monkeypatch.setattr(consuming, "DURABLE_MAX_LENGTH", 10)
         bus = await AmqpBus.connect(fresh_amqp_url, name="test", timeout_s=BOUND_S)
         kept = Queue("short", (("elps.jobs", "#"),), durable=True)
-        await (await bus.subscribe(kept, Inbox())).cancel()
+        await (await bus.subscribe(kept, Inbox(BOUND_S))).cancel()
         taken: list[bytes] = []
 
         async def fill() -> None:
@@ -272,7 +259,7 @@ class TestBounds:
         with pytest.raises(RetryLater, match="full"):
             await fill()
         assert len(taken) >= 10
-        inbox = Inbox()
+        inbox = Inbox(BOUND_S)
         await bus.subscribe(kept, inbox)
         assert [(await inbox.next()).body for _ in taken] == taken
         await bus.close()
@@ -315,7 +302,7 @@ class TestBounds:
         self, fresh_amqp_url: str
     ) -> None:
         bus = await AmqpBus.connect(fresh_amqp_url, name="test", timeout_s=BOUND_S)
-        dead, seen = Inbox(), Inbox()
+        dead, seen = Inbox(BOUND_S), Inbox(BOUND_S)
         await bus.subscribe(Queue(DEAD_QUEUE, durable=True), dead)
         await bus.subscribe(Queue("q", (("elps.jobs", "submit"),), durable=True), seen)
         async with await connect(fresh_amqp_url) as other, other.channel() as channel:
@@ -357,7 +344,7 @@ class TestConnecting:
         async with await connect(fresh_amqp_url) as other, other.channel() as channel:
             await channel.declare_queue("taken", durable=True)  # a classic one
         with pytest.raises(SetupError, match=r"taken cannot be declared.*inequivalent"):
-            await bus.subscribe(Queue("taken", durable=True), Inbox())
+            await bus.subscribe(Queue("taken", durable=True), Inbox(BOUND_S))
         await bus.publish("elps.events", "a", b"x")
         assert bus.connected
         assert bus.stats.reconnects == 0

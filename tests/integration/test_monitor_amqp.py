@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from rows import iteration_row
 
 from elps.client.control import Client
 from elps.client.http import MonitorHttp
@@ -19,7 +20,7 @@ from elps.contracts import topology
 from elps.contracts.codec import encode
 from elps.contracts.ids import JobId, WorkerId
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import IterationRow, IterationRows, JobEvent, LogLines, Query
+from elps.contracts.messages import IterationRows, JobEvent, LogLines, Query
 from elps.contracts.state import JobRecord, JobState
 from elps.messaging.amqp import AmqpBus
 from elps.messaging.port import DEAD_QUEUE, REASON_HEADER, Delivery, Queue
@@ -51,22 +52,7 @@ def change(found: JobRecord) -> tuple[str, str, bytes]:
 
 
 def rows(*iterations: int) -> tuple[str, str, bytes]:
-    several = [
-        IterationRow(
-            iteration=i,
-            passes=0.5,
-            samples=32,
-            skipped=0,
-            loss=0.5,
-            duration_s=0.5,
-            at=1.0,
-            term=1,
-            plan=1,
-            lr=0.1,
-            workers=[],
-        )
-        for i in iterations
-    ]
+    several = [iteration_row(i, workers=0) for i in iterations]
     message = IterationRows(job=JobId("j"), rows=several)
     return topology.TELEMETRY, topology.telemetry_key(JobId("j")), encode(message)
 

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
-from monitor_served import WAIT_S, Stack, record, row, running
+from monitor_served import WAIT_S, Stack, record, running
+from rows import iteration_row
 
 from elps.client.control import Client, QueryRefused
 from elps.contracts import topology
@@ -32,7 +33,7 @@ async def stack() -> AsyncIterator[Stack]:
 async def test_every_question_has_the_same_answer_over_http_and_over_the_bus(stack: Stack) -> None:
     await stack.change(record())
     await stack.beats("1")
-    await stack.rows("j", *(row(i) for i in range(6)))
+    await stack.rows("j", *(iteration_row(i, workers=2) for i in range(6)))
     lines = LogLines(job=JobId("j"), worker=WorkerId("j-w1"), at=1.0, lines=["one", "two"])
     await stack.publish(topology.TELEMETRY, topology.log_key(JobId("j")), lines)
     await stack.settled()
@@ -71,7 +72,7 @@ async def test_records_are_read_at_the_start_and_when_one_is_missed() -> None:
     async with running(store=store) as stack:
         await stack.until(lambda: _listed(stack, {"old"}))
         await store.hash_put(topology.JOB_INDEX, "missed", encode(record("missed", seq=2)))
-        await stack.rows("missed", row(0))
+        await stack.rows("missed", iteration_row(0, workers=2))
 
         async def read() -> bool:
             return bool((await stack.get("/api/jobs"))["jobs"][-1]["task"] == "softmax")
@@ -199,7 +200,7 @@ async def test_hostile_messages_are_buried_with_their_reason_and_harm_nothing(
     assert all(d.headers[REASON_HEADER] for d in dead)
     assert sum(stack.monitor.desk.refused.values()) == len(HOSTILE)
     assert await stack.get("/api/jobs") == before
-    await stack.rows("j", row(0))
+    await stack.rows("j", iteration_row(0, workers=2))
     await stack.settled()
     assert len((await stack.get("/api/jobs/j/iterations"))["rows"]) == 1, (
         "the next message is handled"
@@ -221,7 +222,7 @@ async def test_a_message_delivered_twice_counts_once(stack: Stack) -> None:
     for _ in range(3):
         await stack.publish(topology.TELEMETRY, topology.log_key(JobId("j")), lines, "same-id")
         await stack.settled()
-        await stack.rows("j", row(0))
+        await stack.rows("j", iteration_row(0, workers=2))
     await stack.settled()
     assert [line["text"] for line in (await stack.get("/api/jobs/j/logs"))["lines"]] == ["once"]
     assert len((await stack.get("/api/jobs/j/iterations"))["rows"]) == 1

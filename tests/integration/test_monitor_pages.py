@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from monitor_served import SECRET, TERM, WAIT_S, Stack, record, row, running
+from monitor_served import SECRET, TERM, WAIT_S, Stack, record, running
+from rows import iteration_row
 
 from elps.client.control import Client
 from elps.contracts import topology
@@ -112,7 +113,7 @@ async def test_the_series_of_a_job_end_with_the_job(stack: Stack) -> None:
     for i in range(50):
         job = f"job-{i}"
         await stack.change(record(job, seq=i))
-        await stack.rows(job, row(0, workers=20))
+        await stack.rows(job, iteration_row(0, workers=20))
     await stack.settled()
     text = (await stack.http.get("/metrics")).text
     assert 'elps_job_phase_seconds{job="job-7",phase="compute"} 0.1' in text
@@ -164,7 +165,7 @@ async def test_every_answer_has_the_shape_that_the_description_promises(stack: S
     jsonschema = pytest.importorskip("jsonschema")
     await stack.change(record())
     await stack.beats("1")
-    await stack.rows("j", row(0), row(1))
+    await stack.rows("j", iteration_row(0, workers=2), iteration_row(1, workers=2))
     await stack.settled()
     described = await stack.get("/openapi.json")
     for path, item in described["paths"].items():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rows import iteration_row
+
 from elps.contracts.epoch import Term
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.job import JobDocument
@@ -17,7 +19,6 @@ from elps.contracts.messages import (
     SchedulerBeat,
     ShardBeat,
     TrainerStatus,
-    WorkerTiming,
 )
 from elps.contracts.state import Allocation, JobRecord, JobState, Progress
 from elps.monitor import queries
@@ -55,6 +56,29 @@ def change(found: JobRecord) -> JobEvent:
     )
 
 
+def bare_beat(
+    seq: int,
+    *jobs: HostedJob,
+    incarnation: str = "i",
+    shard: str = "shard-1",
+    leaving: bool = False,
+) -> ShardBeat:
+    """A shard's heartbeat, with no jobs unless some are given."""
+    return ShardBeat(
+        shard=ShardId(shard),
+        incarnation=incarnation,
+        seq=seq,
+        host="h",
+        pid=1,
+        data_host="127.0.0.1",
+        data_port=5,
+        slots=4,
+        jobs=list(jobs),
+        version="1",
+        leaving=leaving,
+    )
+
+
 def shard_beat(
     seq: int,
     *,
@@ -76,18 +100,7 @@ def shard_beat(
         ready=[WorkerId(f"{job}-w1")],
         progress=Progress(iteration=iteration, iterations=100, loss=0.25, training_s=1.0),
     )
-    return ShardBeat(
-        shard=ShardId(shard),
-        incarnation="i",
-        seq=seq,
-        host="h",
-        pid=1,
-        data_host="127.0.0.1",
-        data_port=5,
-        slots=4,
-        jobs=[hosted],
-        version="1",
-    )
+    return bare_beat(seq, hosted, shard=shard)
 
 
 def agent_beat() -> AgentBeat:
@@ -111,31 +124,8 @@ def scheduler_beat(version: str = "1") -> SchedulerBeat:
 
 
 def row(iteration: int, workers: int = 1, duration_s: float = 0.5, term: int = 1) -> IterationRow:
-    timings = [
-        WorkerTiming(
-            worker=WorkerId(f"j-w{i + 1}"),
-            samples=16,
-            compute_s=0.1,
-            pull_s=0.02,
-            wait_s=0.03,
-            push_s=0.04,
-            lease_s=0.05,
-        )
-        for i in range(workers)
-    ]
-    return IterationRow(
-        iteration=iteration,
-        passes=0.5,
-        samples=32,
-        skipped=0,
-        loss=1.0 / (iteration + 1),
-        duration_s=duration_s,
-        at=float(iteration),
-        term=term,
-        plan=1,
-        lr=0.1,
-        workers=timings,
-    )
+    loss, at = 1.0 / (iteration + 1), float(iteration)
+    return iteration_row(iteration, workers, loss=loss, duration_s=duration_s, at=at, term=term)
 
 
 def rows(job: str, *several: IterationRow) -> IterationRows:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
 from typing import Any
+
+from protocol_fault import Fault, disputes_as, lending_as
 
 from elps.contracts.epoch import Epoch
 from elps.contracts.ids import PartitionId, ShardId, WorkerId
@@ -17,29 +18,6 @@ from elps.psshard.core.lending import Lending
 from elps.psshard.core.part import Advance, Part, Reading, Verdict
 from elps.stream.geometry import Geometry
 from elps.stream.interval import Interval
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A rule left out."""
-
-    what: str
-    within: int
-    """Schedules among which one must be bad."""
-    how: dict[str, Any] = field(default_factory=dict)
-    """What the world is made of."""
-    first: int = 0
-    """Seed of the first: a little before one that is known to be bad, where bad ones are rare."""
-
-    def __post_init__(self) -> None:
-        # Rare ones are known by the seeds of schedules without plans of batches.
-        self.how.setdefault("plans", False)
-
-    @property
-    def seeds(self) -> range:
-        """The schedules to look at."""
-        return range(self.first, self.first + self.within)
-
 
 # --- the shard's rules ------------------------------------------------------------------------------------------------
 
@@ -101,31 +79,6 @@ class NoFrozen(Part):
 
 
 # --- the leader's rules -----------------------------------------------------------------------------------------------
-
-
-def _with(part_of_clock: Callable[[Clock], None]) -> type[Clock]:
-    """A clock one part of which is changed."""
-
-    class Changed(Clock):
-        def __init__(self, *arguments: Any, **named: Any) -> None:
-            super().__init__(*arguments, **named)
-            part_of_clock(self)
-
-    return Changed
-
-
-def _lending(kind: type[Lending]) -> type[Clock]:
-    def change(clock: Clock) -> None:
-        clock._lending.__class__ = kind
-
-    return _with(change)
-
-
-def _disputes(kind: type[Disputes]) -> type[Clock]:
-    def change(clock: Clock) -> None:
-        clock._skipping._disputes.__class__ = kind
-
-    return _with(change)
 
 
 class NewCut(Lending):
@@ -337,7 +290,7 @@ FAULTS = {
     "no-granules": Fault(
         "cuts fall within granules",
         500,
-        {"part": NoGranules, "clock": _lending(CutAnywhere), "off": frozenset({"no-granules"})},
+        {"part": NoGranules, "clock": lending_as(CutAnywhere), "off": frozenset({"no-granules"})},
     ),
     "no-half": Fault(
         "a push cut off in the middle leaves its first part",
@@ -347,33 +300,33 @@ FAULTS = {
     "no-frozen": Fault(
         "a frozen interval is accepted", 10_000, {"part": NoFrozen, "focus": "skips"}, first=450
     ),
-    "new-cut": Fault("an open iteration is cut anew", 1_000, {"clock": _lending(NewCut)}),
+    "new-cut": Fault("an open iteration is cut anew", 1_000, {"clock": lending_as(NewCut)}),
     "plan-recut": Fault(
         "a plan cuts iterations anew that are cut", 300, {"clock": PlanRecuts, "plans": True}
     ),
-    "recut": Fault("what is lent is cut anew", 2_000, {"clock": _lending(Recut)}),
+    "recut": Fault("what is lent is cut anew", 2_000, {"clock": lending_as(Recut)}),
     "retire-recut": Fault(
         "one who retires is left out of a cut while somebody waits for what comes after",
         300,
-        {"clock": _lending(RetireRecut)},
+        {"clock": lending_as(RetireRecut)},
         first=9_700,
     ),
-    "no-call-back": Fault("nobody is called back", 2_000, {"clock": _lending(NoCallBack)}),
+    "no-call-back": Fault("nobody is called back", 2_000, {"clock": lending_as(NoCallBack)}),
     "no-second-call": Fault(
         "a call back that was lost is not repeated",
         10_000,
-        {"clock": _lending(NoSecondCallBack), "focus": "calls"},
+        {"clock": lending_as(NoSecondCallBack), "focus": "calls"},
     ),
     "grant-at-once": Fault("a skip is granted without freezing", 2_000, {"clock": GrantAtOnce}),
     "skip-on-some": Fault(
         "a skip is granted although a shard was not clean",
         2_000,
-        {"clock": _disputes(SkipOnSome), "focus": "skips"},
+        {"clock": disputes_as(SkipOnSome), "focus": "skips"},
     ),
     "no-second-thaw": Fault(
         "a thaw that was lost is not repeated",
         10_000,
-        {"clock": _disputes(NoSecondThaw), "focus": "skips"},
+        {"clock": disputes_as(NoSecondThaw), "focus": "skips"},
         first=3100,
     ),
     "no-holding-back": Fault(
@@ -414,7 +367,7 @@ SPARE = {
     "any-attempt": Fault(
         "an answer to an earlier freeze counts; once a shard was not clean it stays so, and its answers are in order",
         300,
-        {"clock": _disputes(AnyAttempt), "focus": "skips"},
+        {"clock": disputes_as(AnyAttempt), "focus": "skips"},
     ),
     "no-granule-check": Fault(
         "a part does not check that intervals fit its geometry; no correct leader lends others",

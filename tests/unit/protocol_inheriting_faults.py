@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from protocol_faults import Fault
+from protocol_fault import Fault
 
 from elps.psshard.core.inheriting import Inheritance, Stock, Stocktaking
 from elps.stream.geometry import Geometry

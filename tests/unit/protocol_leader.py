@@ -6,20 +6,19 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from protocol_estate import host
+from protocol_estate import Successor
 from protocol_job import PlainLoop, State
-from protocol_net import Link
 from protocol_shard import Shard
 from protocol_trainer import Trainer
 
-from elps.contracts.epoch import NO_EPOCH, Epoch, Term
+from elps.contracts.epoch import Epoch, Term
 from elps.contracts.ids import PartitionId, ShardId
 from elps.placement import place
 from elps.psshard.core import commands as do
 from elps.psshard.core.batches import Batches
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command, Timing
-from elps.psshard.core.inheriting import Inheritance, Stock, Stocktaking
+from elps.psshard.core.inheriting import Inheritance, Stocktaking
 from elps.stream.interval import Interval
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class Failed(Exception):
     """The job failed, with a reason that the world must judge."""
 
 
-class Leader:
+class Leader(Successor):
     """Keeps the job's clock, its skips and its checkpoints."""
 
     def __init__(
@@ -39,9 +38,7 @@ class Leader:
         """`before` led under the term before; this one goes on from what the shards have."""
         self.world = world
         self.placed = placed  #: the map in force
-        self.carried: int | None = (
-            None  #: version that it was exchanged at; None: it came with an opening
-        )
+        self.carried: int | None = None  #: version of its exchange; None: it came with an opening
         self.wanted: list[ShardId] = []  #: empty: where everything is, is right
         self.wanted_at = 0  #: version at which that was said last
         self.commands: deque[tuple[Epoch, Command]] = deque()
@@ -56,7 +53,7 @@ class Leader:
         self.stopped = False  #: it is gone
         self.clock: Clock | None = None  #: None until it has opened the job
         self.taking: Stocktaking | None = None
-        self.heir: Inheritance | None = None  #: what the epoch in force began with
+        self.heir: Inheritance | None = None  #: what it began with
         self.evaluated = -1
         self.metrics: dict[str, float] = {}  #: of that version
         self.batches = Batches()  #: of its term
@@ -64,55 +61,6 @@ class Leader:
         if before is not None:
             self._succeed(before)
         self._plain = PlainLoop(world.job, self.skips)
-
-    # --- after another leader -------------------------------------------------------------------------------------
-
-    def _succeed(self, before: Leader) -> None:
-        """The scheduler names it: it knows the plan, what is in the store, and the newest opening it was told of."""
-        world, term = self.world, before.epoch.term
-        self.epoch = self.opened = Epoch(Term(term.number + 1, 9), 0)
-        self.checkpoints = before.checkpoints
-        if (
-            world.r.random() < 0.8
-        ):  # else it was told only just now, and the scheduler has not heard
-            self.evaluated, self.metrics = before.evaluated, before.metrics
-        self.wanted, self.wanted_at = before.wanted, before.wanted_at
-        self.skips = list(world.kept)
-        self.links = {s: (Link(f"L{term.number + 1}>{s}"), Link(f"{s}>L")) for s in world.shards}
-        for link in (link for pair in self.links.values() for link in pair):
-            link.up = False
-        since = world.history if world.r.random() < 0.5 else NO_EPOCH
-        self.taking = world.taking(world.shards, since, max(self.checkpoints, default=None))
-        for shard in world.shards.values():
-            world.net.later(host, shard, self)
-
-    def stocked(self, s: ShardId, stock: Stock) -> None:
-        """A shard has said what it has."""
-        if self.taking is None or self.stopped:
-            return
-        self.taking.took(s, stock)
-        if self.taking.awaited:
-            return
-        found, self.taking = self.taking.verdict(), None
-        if isinstance(found, Inheritance):
-            self.world.inherited += 1
-            self._inherit(found)
-        else:
-            self.world.bereft += 1
-            self.open(new_term=False)
-
-    def _inherit(self, found: Inheritance) -> None:
-        world, self.heir = self.world, found
-        self.epoch = self.opened = Epoch(self.epoch.term, self.epoch.n + 1)
-        self.history, self.placed = found.history.opened, found.placed
-        self.skips = found.in_force(self.skips, world.job.geometry)
-        self._plain = PlainLoop(world.job, self.skips)
-        self._begin(found.version, ahead=found.ahead)
-
-    def links_lost(self, shard: Shard) -> None:
-        """A shard follows another leader now: what is on the links to it is lost."""
-        for link in self.links[shard.name]:
-            self.world.net.cut(link)
 
     # --- epochs ---------------------------------------------------------------------------------------------------
 
@@ -148,7 +96,7 @@ class Leader:
             batches=self.batches,
         )
         if self.heir is not None:
-            self.clock.go_on(self.metrics, self.evaluated)
+            self.clock.go_on(self.metrics)
         world.history = self.history  # the scheduler hears of it
         for shard in world.shards.values():
             self._assign(shard)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from protocol_faults import Fault
+from protocol_fault import Fault
 
 from elps.contracts.ids import ShardId
 from elps.psshard.core import commands as do

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from protocol_estate import Estate, inherit
+from protocol_estate import Estate, Heir, inherit
 from protocol_following import Feed, Following
 from protocol_job import State, step
 from protocol_net import Link
@@ -68,7 +68,7 @@ class Pull:
     ticket: int
 
 
-class Shard:
+class Shard(Heir):
     """One shard of the job."""
 
     def __init__(self, world: World, name: ShardId) -> None:
@@ -133,25 +133,6 @@ class Shard:
         elif states is None:
             self._rose(min(map(part.version, mine)))
         self._look_at_pulls()
-
-    def take_stock(self, _: Epoch) -> None:
-        """Say what there is of the term before."""
-        stock = self.estate.stock(len(self.world.job.partitions))
-        self.world.net.send(self.to_leader, self.leader.stocked, self.name, stock)
-
-    def turn_to(self, epoch: Epoch) -> None:
-        """Nothing of an earlier term is served any more."""
-        self.following.forget()
-        if "old-term" not in self.world.off:
-            self.epoch, self.part, self.slab, self.aside = epoch, None, {}, None
-        self.called, self.low = {}, -1
-        self._look_at_pulls()
-
-    def finish_writing(self) -> None:
-        """What is being written of versions is written; nothing new is begun."""
-        writes, self.writes = self.writes, []
-        for write in writes:
-            self._write(*write)
 
     def _carry(self, part: Part, slab: Slab, mine: list[PartitionId], start: int) -> bool:
         """Take over what this shard held or followed; False when something is not here at this version."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +248,13 @@ def verdict(seed: int, **how: Any) -> str | None:
     return None
 
 
+def bad_among(seeds: Iterable[int], **how: Any) -> Iterator[tuple[int, str]]:
+    """The schedules of these that are bad, with what is wrong."""
+    for seed in seeds:
+        if (why := verdict(seed, **how)) is not None:
+            yield seed, why
+
+
 def main(arguments: list[str]) -> int:
     from protocol_faults import FAULTS
     from protocol_moving_faults import MOVING_FAULTS
@@ -263,9 +270,7 @@ def main(arguments: list[str]) -> int:
             print("\n".join(world.net.trace))
             print(world.job)
         return 0
-    bad = [
-        (s, why) for s in range(first, first + count) if (why := verdict(s, thorough=True, **how))
-    ]
+    bad = list(bad_among(range(first, first + count), thorough=True, **how))
     print(f"{len(bad)} bad of {count}: {bad[:5]}")
     return bool(bad)
 

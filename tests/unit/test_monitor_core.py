@@ -4,34 +4,17 @@ from __future__ import annotations
 
 import orjson
 import pytest
+from monitor_messages import bare_beat
 
 from elps.contracts.codec import encode
 from elps.contracts.errors import InvalidDocument
-from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
-from elps.contracts.messages import AgentBeat, JobEvent, LogLines, Query, SchedulerBeat, ShardBeat
+from elps.contracts.ids import AgentId, JobId, WorkerId
+from elps.contracts.messages import AgentBeat, JobEvent, LogLines, Query, SchedulerBeat
 from elps.monitor.core import feed as feed_module
 from elps.monitor.core import intake, logs
 from elps.monitor.core.feed import Feed
 from elps.monitor.core.logs import JobLog, Logs
 from elps.monitor.core.members import FORGET_S, Members
-
-
-def shard_beat(
-    seq: int, incarnation: str = "a", shard: str = "shard-1", leaving: bool = False
-) -> ShardBeat:
-    return ShardBeat(
-        shard=ShardId(shard),
-        incarnation=incarnation,
-        seq=seq,
-        host="h",
-        pid=1,
-        data_host="127.0.0.1",
-        data_port=5,
-        slots=4,
-        jobs=[],
-        version="1",
-        leaving=leaving,
-    )
 
 
 def liveness(members: Members, now_s: float) -> list[str]:
@@ -43,26 +26,26 @@ def liveness(members: Members, now_s: float) -> list[str]:
 
 def test_a_member_is_lost_when_it_was_silent_too_long_by_the_receivers_clock() -> None:
     members = Members(lost_s=5.0)
-    members.take(shard_beat(1), 100.0)
+    members.take(bare_beat(1), 100.0)
     assert liveness(members, 105.0) == ["alive"]
     assert liveness(members, 105.1) == ["lost"]
-    members.take(shard_beat(2), 106.0)
+    members.take(bare_beat(2), 106.0)
     assert liveness(members, 106.0) == ["alive"]
 
 
 def test_late_and_doubled_beats_are_dropped_and_keep_nobody_alive() -> None:
     members = Members(lost_s=5.0)
-    assert members.take(shard_beat(7), 0.0)
-    assert not members.take(shard_beat(7), 4.0)
-    assert not members.take(shard_beat(6), 4.0)
+    assert members.take(bare_beat(7), 0.0)
+    assert not members.take(bare_beat(7), 4.0)
+    assert not members.take(bare_beat(6), 4.0)
     assert liveness(members, 6.0) == ["lost"]
 
 
 def test_a_restarted_member_counts_from_the_start_and_its_past_does_not_come_back() -> None:
     members = Members(lost_s=5.0)
-    members.take(shard_beat(900, "old"), 0.0)
-    assert members.take(shard_beat(1, "new"), 1.0)
-    assert not members.take(shard_beat(901, "old"), 2.0)
+    members.take(bare_beat(900, incarnation="old"), 0.0)
+    assert members.take(bare_beat(1, incarnation="new"), 1.0)
+    assert not members.take(bare_beat(901, incarnation="old"), 2.0)
     found = members.shards.get("shard-1")
     assert found is not None
     assert found.beat.incarnation == "new"
@@ -70,8 +53,8 @@ def test_a_restarted_member_counts_from_the_start_and_its_past_does_not_come_bac
 
 def test_who_left_is_forgotten_soon_and_who_was_lost_later() -> None:
     members = Members(lost_s=5.0)
-    members.take(shard_beat(1, shard="left", leaving=True), 0.0)
-    members.take(shard_beat(1, shard="lost"), 0.0)
+    members.take(bare_beat(1, shard="left", leaving=True), 0.0)
+    members.take(bare_beat(1, shard="lost"), 0.0)
     assert liveness(members, 1.0) == ["leaving", "alive"]
     members.forget(6.0)
     assert liveness(members, 6.0) == ["lost"]
@@ -83,7 +66,7 @@ def test_members_are_bounded_and_the_stalest_goes(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("elps.monitor.core.members.MAX_MEMBERS", 3)
     members = Members(lost_s=5.0)
     for i in range(5):
-        members.take(shard_beat(1, shard=f"s{i}"), float(i))
+        members.take(bare_beat(1, shard=f"s{i}"), float(i))
     assert [m.beat.shard for m, _, _ in members.shards.listed(5.0)] == ["s2", "s3", "s4"]
 
 
@@ -205,7 +188,7 @@ def rows_body(job: str = "j", **fields: object) -> bytes:
 
 
 def test_good_messages_are_read() -> None:
-    assert intake.read_beat(encode(shard_beat(1))) == shard_beat(1)
+    assert intake.read_beat(encode(bare_beat(1))) == bare_beat(1)
     agent = AgentBeat(
         agent=AgentId("a"),
         incarnation="i",

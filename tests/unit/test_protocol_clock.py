@@ -2,79 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from protocol_game import A, B, C, Game, S, V
 
-from elps.contracts.ids import ShardId, WorkerId
+from elps.contracts.ids import ShardId
 from elps.psshard.core import commands as do
 from elps.psshard.core.clock import Clock
-from elps.psshard.core.commands import Command, Timing
+from elps.psshard.core.commands import Timing
 from elps.psshard.core.rules import Rules
 from elps.stream.geometry import Geometry
 from elps.stream.interval import Interval
-
-S, V = ShardId("s1"), ShardId("s2")
-A, B, C, D = (WorkerId(f"w{i}") for i in range(1, 5))
-
-
-class Game:
-    """A clock, and what it commanded."""
-
-    def __init__(self, *workers: WorkerId, start: int = 0, skips: Any = (), **rules: Any) -> None:
-        terms = {"iterations": 10, "first_lease_s": 20.0, "floor_s": 5.0} | rules
-        geometry = terms.pop("geometry", Geometry(samples=100, batch=4))
-        self.now = 0.0
-        self.clock = Clock(Rules(geometry, **terms), [S, V], start, 0.0, skips=skips)
-        self.said: list[Command] = []  #: by the newest event
-        self.all: list[Command] = []
-        self.held(start)
-        self("expect", workers)
-        for w in workers:
-            self("worker_ready", w)
-            self("asked", w)
-
-    def __call__(self, event: str, *facts: Any) -> list[Command]:
-        timed = () if event == "pushed" else (self.now,)
-        self.said = getattr(self.clock, event)(*facts, *timed)
-        self.all += self.said
-        return self.said
-
-    def of(self, kind: type[Any]) -> list[Any]:
-        return [c for c in self.said if isinstance(c, kind)]
-
-    def lease(self, worker: WorkerId) -> do.Lend:
-        return next(c for c in reversed(self.all) if isinstance(c, do.Lend) and c.worker == worker)
-
-    def held(self, version: int) -> None:
-        """All shards come to a version."""
-        said = self("progressed", S, version) + self("progressed", V, version)
-        self.said = said
-
-    def compute(self, worker: WorkerId) -> None:
-        """A worker computes what it was lent, asks, and has pushed."""
-        lease = self.lease(worker)
-        self("computed", worker, lease.version, lease.interval, 1.0, Timing())
-        said = self("asked", worker)
-        self.said = said + self("pushed", worker, lease.version, 0.1)
-
-    def evaluate(self, worker: WorkerId) -> None:
-        lease = self.lease(worker)
-        assert lease.kind == "evaluate"
-        sums = {"m": float(lease.interval.size)}
-        said = self("evaluated", worker, lease.version, lease.interval, sums)
-        self.said = said + self("asked", worker)
-
-    def bad(self, worker: WorkerId) -> do.Freeze:
-        lease = self.lease(worker)
-        said = self("bad_gradient", worker, lease.version, lease.interval, "nan")
-        return next(c for c in said if isinstance(c, do.Freeze))
-
-    def answer(self, freeze: do.Freeze, *clean: bool) -> list[Command]:
-        said = []
-        for shard, answer in zip((S, V), clean, strict=True):
-            said += self("freeze_answered", shard, freeze.interval, freeze.attempt, answer)
-        return said
 
 
 # --- leases -----------------------------------------------------------------------------------------------------------
@@ -444,35 +381,3 @@ def test_it_says_who_is_waited_for() -> None:
     g.bad(A)
     g("freeze_answered", S, Interval(4, 6), 1, True)
     assert g.clock.waiting_for(3.0) == "a skip is being decided: waiting for s2"
-
-
-def inherited(**rules: Any) -> Clock:
-    """The clock of a leader that goes on from version 7, which one of two shards has left already."""
-    terms = Rules(Geometry(100, 4), 10, test_samples=4, evaluate_every=5, **rules)
-    return Clock(terms, [S, V], 7, 0.0, evaluated=5, ahead=True)
-
-
-def test_who_goes_on_after_another_leader_rests_where_nobody_has_left() -> None:
-    clock = inherited()
-    clock.pause(0.0)
-    assert clock.boundary == 8
-
-
-def test_a_target_that_was_reached_under_the_leader_before_ends_the_job() -> None:
-    clock = inherited(target_metric="m", target=0.5)
-    clock.go_on({"m": 0.6, "n": None}, 5)
-    assert clock.end == 8
-    other = inherited(target_metric="m", target=0.5)
-    other.go_on({"m": None}, 5)
-    assert other.end == 10
-
-
-def test_an_evaluation_that_went_with_the_leader_before_is_done_where_the_job_is() -> None:
-    for evaluated, kind in ((5, "train"), (-1, "evaluate")):
-        clock = inherited()
-        clock.go_on({}, evaluated)
-        clock.worker_ready(WorkerId("w1"), 0.0)
-        clock.progressed(S, 7, 0.0)
-        clock.progressed(V, 8, 0.0)
-        (lend,) = [c for c in clock.asked(WorkerId("w1"), 0.1) if isinstance(c, do.Lend)]
-        assert (lend.kind, lend.version) == (kind, 7)

@@ -65,9 +65,8 @@ class Checked:
 def check_file(file: str, settings: list[str] | None, *, as_json: bool) -> bool:
     """Check the job in a file and print what was seen; returns whether training can begin."""
     document, _ = read_job(file, settings)
-    os.environ.setdefault(
-        KERNELS_SETTING, "numpy"
-    )  # same bits: loading numba takes longer than all the rest
+    # The same bits as with numba, whose loading takes longer than all the rest.
+    os.environ.setdefault(KERNELS_SETTING, "numpy")
     try:
         with _telling() as tell:
             checked = check_job(document, local_env(os.environ, file), tell)

@@ -49,8 +49,9 @@ class JobView(TypedDict):
     """What a user has asked for; null while the policy decides."""
     shards_pinned: int | None
     moving: str
-    holders: list[str]
     """Which partitions are on their way, for people; empty while none is."""
+    holders: list[str]
+    """Shards that hold partitions."""
     submitted_at: float | None
     changed_at: float | None
     started_at: float | None

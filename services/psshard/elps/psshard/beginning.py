@@ -44,10 +44,9 @@ class Beginning:
     def __init__(self, host: HostJob, lead: Leader) -> None:
         self._job, self._lead = host.job, lead
         shards, newest = [a.shard for a in host.shards], host.progress.checkpoint
-        self._taking = (
-            Stocktaking(shards, host.inherits, newest) if host.inherits is not None else None
-        )  #: None: the shards have answered, or are not asked
-        self._decided = False  #: all have answered
+        self._taking: Stocktaking | None = None  #: None: the shards are not asked, or it is open
+        if host.inherits is not None:
+            self._taking = Stocktaking(shards, host.inherits, newest)
         self._shards = set(shards)
         self._stored: tuple[bytes | None, list[Manifest]] | None = None  #: skips, checkpoints
         self.settled = False  #: it is known what to begin from; perhaps a trainer is needed for it
@@ -66,12 +65,11 @@ class Beginning:
         """A shard has said what it has."""
         lead = self._lead
         with lead.lock:
-            if self._taking is None or self._decided:
-                return
+            if self._taking is None or not self._taking.awaited:
+                return  # it was decided
             self._taking.took(shard, stock)
             if self._taking.awaited:
                 return
-            self._decided = True
             found = self._taking.verdict()
             if isinstance(found, Inheritance):
                 try:
@@ -87,8 +85,10 @@ class Beginning:
             lead.reporter.event("rolled_back", f"another shard leads now, and {found}")
         with lead.lock:
             self._taking = None
-        self._look()
-        lead.look_again()
+        if self.settled:
+            lead.look_again()
+        else:
+            self._look()
 
     def ask_store(self) -> None:
         """Get the newest checkpoint and the skips; waits for the store, however long that takes."""

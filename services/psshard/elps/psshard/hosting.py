@@ -131,8 +131,8 @@ class Hosting:
             if old is not None and old.host.term == message.term:
                 return
             self._highest[message.job] = message.term
-            inherits = old is not None and message.inherits is not None
-            estate = old.member.bequeath() if old is not None and inherits else None
+            goes_on = message.inherits is not None
+            estate = old.member.bequeath() if old is not None and goes_on else None
             hosted = self._jobs[message.job] = Hosted(message, self._me, self._bridge, estate)
         if old is not None:
             old.close(f"term {message.term.number} has begun")

@@ -46,7 +46,6 @@ from elps.wire.handshake import Refused
 LAGS_S = 5.0
 """A checkpoint that is not in the store after this time is shown."""
 
-
 log = structlog.get_logger()
 
 
@@ -61,9 +60,7 @@ class Lead:
         self.origin = Origin(host)
         self.trainers = Trainers(host.workers)
         self.clock: Clock | None = None  #: None until the job is opened
-        self.epoch = Epoch(
-            host.term, 0
-        )  #: n counts openings and exchanges of the map; 0: not opened yet
+        self.epoch = Epoch(host.term, 0)  #: n counts openings and exchanges of the map
         self.opened = self.epoch  #: what is said under an epoch since then counts
         self._me, self._bridge = me, bridge
         self._commands = InOrder(host.job, self._execute, self._broken)
@@ -82,7 +79,8 @@ class Lead:
     def start(self) -> None:
         """Begin: dial the other shards, and find out where the job starts from."""
         self._peers.start()
-        self._peers.tell(self._me, self.epoch, do.TakeStock())
+        if self.beginning.asks:
+            self._peers.tell(self._me, self.epoch, do.TakeStock())
         self.keeper.in_background("lead", self.beginning.ask_store)
         self.keeper.in_background("tick", lambda: self._ticker.run(self.keeper.closed))
 
@@ -119,8 +117,7 @@ class Lead:
                     batches=self._directions.batches,
                 )
                 if isinstance(source, Inheritance):
-                    progress = self.reporter.progress
-                    clock.go_on(progress.metrics, self.reporter.evaluated_at(source))
+                    clock.go_on(self.reporter.progress.metrics)
                 clock.expect(self.trainers.allowed, now)
                 self.trainers.forget_epoch()
                 told = self._assignments(clock, self._peers)

@@ -97,9 +97,7 @@ class Member(Shelf, Voice):
             if self._estate is None:
                 raise NotHere("nothing was left here by the term before")
             return self._estate.take(assignment)
-        if (
-            not assignment.carried
-        ):  # one without partitions may have come since, and has nothing to take over
+        if not assignment.carried:  # of the inherited: who has come since, and has no part in it
             return blocks_of(self.document, assignment.partitions, assignment.iterations)
         copies, blocks = self.following.at(assignment.start), {}
         for number, _, _ in assignment.partitions:

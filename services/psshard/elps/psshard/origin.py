@@ -56,11 +56,6 @@ class Origin:
         return self.manifest.iteration if self.manifest is not None else 0
 
     @property
-    def inherited(self) -> bool:
-        """Whether the values are of a term before."""
-        return self._inherited is not None
-
-    @property
     def from_trainer(self) -> bool:
         """Whether the first values are to come from a trainer."""
         return self.manifest is None and self._inherited is None
@@ -129,17 +124,13 @@ class Origin:
             placed = place(sizes, self.targets, current=self.placed)
         except (ElpsError, ValueError) as error:
             raise TaskError(f"the task's parameters cannot be laid out: {error}") from error
-        self.slices, self._carried = slices, None
-        self.placed = source.placed if isinstance(source, Inheritance) else placed
-        self._inherited = source if isinstance(source, Inheritance) else None
         self.manifest = source if isinstance(source, Manifest) else None
-        if isinstance(source, Inheritance):
-            self.add_skips(source.skips)
-        self.history = (
-            source.history
-            if isinstance(source, Inheritance)
-            else History(epoch, identity, elements)
-        )
+        inherited = self._inherited = source if isinstance(source, Inheritance) else None
+        self.slices, self.placed, self._carried = slices, placed, None
+        self.history = History(epoch, identity, elements)
+        if inherited is not None:
+            self.placed, self.history = inherited.placed, inherited.history
+            self.add_skips(inherited.skips)
         return rules
 
     @property

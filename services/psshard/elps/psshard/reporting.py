@@ -66,11 +66,10 @@ class Reporter:
         elif isinstance(source, Inheritance):
             start, steps, checkpoint = source.version, source.steps, self.progress.checkpoint
             skips = [(i.lo, i.hi) for i in source.skips]
+            known = self.progress.skipped_samples  # as the scheduler has heard, which may be late
+            self._change(skipped_samples=max(known, sum(hi - lo for lo, hi in skips)))
         self._steps = steps
         redone = max(0, self.progress.iteration - start)
-        if isinstance(source, Inheritance):  # the scheduler may not have heard of the newest
-            known = self.progress.skipped_samples
-            self._change(skipped_samples=max(known, sum(hi - lo for lo, hi in skips)))
         self._change(
             iteration=start,
             iterations=rules.iterations,

@@ -85,7 +85,7 @@ class Clock(Relocating):
         self._deaths = Deaths(rules.max_deaths)
         self._out: list[Command] = []
 
-    def go_on(self, metrics: Mapping[str, float | None], evaluated: int) -> None:
+    def go_on(self, metrics: Mapping[str, float | None]) -> None:
         """Begin where another leader has ended: what it last evaluated may have reached the target already.
 
         An evaluation that was due since, and was lost with it, is done at the version that the job is at.
@@ -93,7 +93,7 @@ class Clock(Relocating):
         known = {name: value for name, value in metrics.items() if value is not None}
         if reached := self.rules.reached(known):
             self._goal.stop(self._next_boundary(), reached)
-        if self.rules.last_due(self.start) > evaluated:
+        if self.rules.last_due(self.start) > self._lending.evaluated:
             self._lending.owed = self.start
 
     # --- workers ------------------------------------------------------------------------------------------------------

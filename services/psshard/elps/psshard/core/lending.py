@@ -57,9 +57,7 @@ class Lending:
         self.cuts: dict[int, Cut] = {}  #: keys are t and t+1 at most
         self.round: Round | None = None  #: of version t-1, t or t+1
         self.evaluated = evaluated  #: newest version evaluated
-        self.owed: int | None = (
-            None  #: evaluated in place of an earlier version, whose evaluation was lost
-        )
+        self.owed: int | None = None  #: evaluated in place of an earlier version that was not
         self.asking: dict[WorkerId, float] = {}  #: waits for a lease, since
         self.hands: dict[WorkerId, Lease] = {}  #: has this lease in hand
         self.idle: dict[WorkerId, float] = {}  #: neither asks nor has anything in hand, since

@@ -261,15 +261,6 @@ class Book:
         self._publish(record, record.state.value, record.reason, record.changed_at, record.state)
         return record
 
-    def succeed(
-        self, job: JobId, allocation: Allocation, secret: str, reason: str, now: Moment
-    ) -> None:
-        """A job goes on under a new term, with what it has of the one before."""
-        record = self.records[job]
-        named = record.workers_named + len(allocation.workers)
-        self.records[job] = msgspec.structs.replace(record, workers_named=named, secret=secret)
-        self.change(job, LifeEvent.SUCCEEDED, reason, now, allocation)
-
     def fail(self, job: JobId, reason: str, now: Moment) -> None:
         """Give a job up."""
         self.change(job, LifeEvent.FAILED, reason, now)

@@ -74,13 +74,15 @@ def _end(book: Book, member: MemberId, holding: Holding, term: Term) -> tuple[To
 
 
 def _older_terms(pool: Pool, job: JobId, allocation: Allocation) -> Iterator[tuple[Topic, Send]]:
-    """Shards of the job that still hold it under an older term."""
+    """Shards of the job that still hold it under an older term.
+
+    A term that goes on from there is told to them all the same, which ends the older one and keeps what is there.
+    """
+    if allocation.inherits is not None:
+        return
     for shard in allocation.shards:
         hosted = pool.shards[shard].jobs.get(job) if shard in pool.shards else None
-        inherits = (
-            allocation.inherits is not None
-        )  # then what is told to begin ends it, and keeps what is there
-        if hosted is not None and hosted.term != allocation.term and not inherits:
+        if hosted is not None and hosted.term != allocation.term:
             yield Topic(shard, "drop", job), Send(shard, DropJob(job=job, term=hosted.term))
 
 

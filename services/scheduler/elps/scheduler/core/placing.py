@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from elps.contracts.ids import AgentId, WorkerId
 from elps.contracts.job import Pool as Size
 from elps.contracts.state import Allocation, JobRecord, JobState
 from elps.scheduler.core import resizing, succession, users
-from elps.scheduler.core.book import Book, Reign, Reservation
+from elps.scheduler.core.book import Book, Reservation
 from elps.scheduler.core.events import AskTerm, MemberId, Moment, RemoveKeys, TermGranted
 from elps.scheduler.core.life import LifeEvent
 from elps.scheduler.core.policy import (
@@ -21,6 +20,7 @@ from elps.scheduler.core.policy import (
     ShardFact,
     Start,
 )
+from elps.scheduler.core.terms import begin_term, named
 
 
 def settle(book: Book, policy: Policy, now: Moment) -> None:
@@ -51,15 +51,7 @@ def term_granted(book: Book, event: TermGranted, now: Moment) -> None:
         return  # killed, paused or without its place meanwhile: the term stays unused
     start = live.reservation.start
     record = book.records[event.job]
-    named = record.workers_named
-    workers = {
-        WorkerId(f"{event.job}-w{named + n}"): agent for n, agent in enumerate(start.agents, 1)
-    }
-    book.records[event.job] = msgspec.structs.replace(
-        record, workers_named=named + len(workers), secret=event.secret
-    )
-    live.reign = Reign(placed_at=now.mono, started=dict.fromkeys(workers, now.mono))
-    live.highest = event.term.number
+    workers = named(record, start.agents)
     live.avoid.clear()
     pinned = record.pinned
     allocation = Allocation(
@@ -71,7 +63,8 @@ def term_granted(book: Book, event: TermGranted, now: Moment) -> None:
         incarnations=resizing.incarnations(book, start.shards),
     )
     places = f"led by {start.shards[0]}, shards {', '.join(start.shards)}, workers on {', '.join(start.agents)}"
-    book.change(event.job, LifeEvent.PLACED, f"{start.reason}; {places}", now, allocation)
+    reason = f"{start.reason}; {places}"
+    begin_term(book, event.job, LifeEvent.PLACED, allocation, event.secret, reason, now)
 
 
 def facts_of(book: Book, now: Moment) -> Facts | None:
@@ -163,16 +156,16 @@ def _refill(book: Book, refill: Refill, now: Moment) -> None:
     record, live = book.records[refill.job], book.live[refill.job]
     assert record.allocation is not None
     assert live.reign is not None
-    named = record.workers_named
-    new: dict[WorkerId, AgentId] = {
-        WorkerId(f"{record.id}-w{named + n}"): agent for n, agent in enumerate(refill.agents, 1)
-    }
+    new = named(record, refill.agents)
     live.reign.started.update(dict.fromkeys(new, now.mono))
     allocation = msgspec.structs.replace(
         record.allocation, workers={**record.allocation.workers, **new}
     )
     book.update(
-        msgspec.structs.replace(record, allocation=allocation, workers_named=named + len(new)), now
+        msgspec.structs.replace(
+            record, allocation=allocation, workers_named=record.workers_named + len(new)
+        ),
+        now,
     )
     if refill.shards:
         resizing.join(book, record.id, refill.shards, now)

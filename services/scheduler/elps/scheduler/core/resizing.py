@@ -227,7 +227,7 @@ def shard_gone(book: Book, job: JobId, shard: ShardId, why: str, now: Moment) ->
     allocation, reign = _held(book, job), book.live[job].reign
     assert reign is not None
     if not expendable(allocation, reign, shard):
-        book.displace(job, why, now)
+        book.displace(job, f"{why}; the job goes on from its newest checkpoint elsewhere", now)
         return
     targets = [s for s in targets_of(allocation) if s != shard]
     plan = allocation.plan + (shard in targets_of(allocation))

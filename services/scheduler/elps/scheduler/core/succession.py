@@ -11,13 +11,15 @@ The term comes from the store. Until it is there the job goes on as it does; wha
 
 from __future__ import annotations
 
-from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
+from elps.contracts.ids import AgentId, JobId, ShardId
 from elps.contracts.messages import HostedJob
 from elps.contracts.state import Allocation, JobRecord
 from elps.scheduler.core import resizing
 from elps.scheduler.core.book import Book, Reign, Succession
 from elps.scheduler.core.events import AskTerm, Moment, TermGranted
+from elps.scheduler.core.life import LifeEvent
 from elps.scheduler.core.pool import Holding
+from elps.scheduler.core.terms import begin_term, named
 
 
 def look(book: Book, now: Moment) -> None:
@@ -86,11 +88,10 @@ def granted(book: Book, event: TermGranted, now: Moment) -> None:
         return
     others = [s for s in allocation.shards[1:] if s != heir and s in book.pool.shards]
     targets = [s for s in resizing.targets_of(allocation) if s in (heir, *others)]
-    workers = _take_over(book, record, allocation, event.job)
     new = Allocation(
         term=event.term,
         shards=[heir, *others],
-        workers=workers,
+        workers=named(record, _take_over(book, allocation, event.job)),
         size=allocation.size,
         targets=targets,
         width=resizing.width_of(allocation),
@@ -98,18 +99,12 @@ def granted(book: Book, event: TermGranted, now: Moment) -> None:
         incarnations={s: i for s, i in allocation.incarnations.items() if s in (heir, *others)},
         inherits=reign.lead.opened,
     )
-    live.reign = Reign(
-        placed_at=now.mono, begun_at=now.mono, started=dict.fromkeys(workers, now.mono)
-    )
-    live.highest = event.term.number
     reason = f"{succession.why}: {heir} leads now"
-    book.succeed(event.job, new, event.secret, reason, now)
+    begin_term(book, event.job, LifeEvent.SUCCEEDED, new, event.secret, reason, now)
 
 
-def _take_over(
-    book: Book, record: JobRecord, allocation: Allocation, job: JobId
-) -> dict[WorkerId, AgentId]:
-    """Take back what the term before had on its leader and on the agents; workers of the new one, in their slots."""
+def _take_over(book: Book, allocation: Allocation, job: JobId) -> list[AgentId]:
+    """Take back what the term before had on its leader and on the agents; where the workers of the new one go."""
     book.pool.take_back(allocation.shards[0], Holding(job), allocation.term)
     agents: list[AgentId] = []
     for worker, agent in allocation.workers.items():
@@ -117,5 +112,4 @@ def _take_over(
         known = book.pool.agents.get(agent)
         if known is not None and not known.leaving:
             agents.append(agent)
-    named = record.workers_named
-    return {WorkerId(f"{job}-w{named + n}"): agent for n, agent in enumerate(agents, 1)}
+    return agents

@@ -86,11 +86,9 @@ def _forgotten(book: Book, shard: ShardId, job: JobId, term: Term, now: Moment) 
 
 def shard_lost(book: Book, shard: ShardId, why: str, now: Moment) -> None:
     """All jobs with parts on a shard are to be placed anew."""
-    for record, allocation, _, reign in book.holding():
+    for record, allocation, _, _ in book.holding():
         if shard in allocation.shards:
-            expendable = resizing.expendable(allocation, reign, shard)
-            then = "" if expendable else "; the job goes on from its newest checkpoint elsewhere"
-            succession.shard_gone(book, record.id, shard, why + then, now)
+            succession.shard_gone(book, record.id, shard, why, now)
 
 
 # --- agents -----------------------------------------------------------------------------------------------------------
