@@ -18,8 +18,8 @@ PROBE_S = 0.2
 
 def suspect(book: Book, shard: ShardId, now: Moment) -> None:
     """Have a look whether a shard is still there."""
-    known = book.pool.shards.get(shard)
-    if known is None or now.mono - book.probed.get(shard, now.mono - PROBE_S) < PROBE_S:
+    known, last = book.pool.shards.get(shard), book.probed.get(shard)
+    if known is None or (last is not None and now.mono - last < PROBE_S):
         return
     book.probed = {s: at for s, at in book.probed.items() if s in book.pool.shards}
     book.probed[shard] = now.mono
