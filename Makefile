@@ -12,8 +12,8 @@ ALL     ?=
 AT_LEAST =
 ARGS    ?=
 
-# Two test processes: the machines this is built for have two cores, and one broker serves both.
-XDIST   := -n 2 --dist loadfile
+# Three test processes for two cores: tests of whole stacks wait more than they compute. One broker serves all.
+XDIST   := -n 3 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lint format schema type test unit integration e2e chaos cover bench up down status clean demo elastic
@@ -53,7 +53,7 @@ format: $(STAMP) ## Put the code into shape
 schema: $(STAMP) ## Write docs/job.schema.json anew
 	$(BIN)/python -m elps.contracts.schema --write docs/job.schema.json
 
-test: setup ## All tests but chaos, the benchmarks and the long ones; some 11 minutes on two cores
+test: setup ## All tests but chaos, the benchmarks and the long ones; some 9 minutes on two cores
 	$(BIN)/pytest $(XDIST) -m 'not long' --ignore=tests/bench --ignore=tests/chaos tests $(ARGS)
 
 unit: $(STAMP) ## Tests without input or output

@@ -44,17 +44,21 @@ class Peers:
         return iter((*sorted(self._remote), self._me))  # the others first: their way is longer
 
     def know(self, addresses: Iterable[Address]) -> None:
-        """Dial shards that were not known yet."""
+        """Dial shards that were not known yet, or that listen elsewhere now: another process took up their name."""
         with self._lock:
+            known = {shard: peer.address for shard, peer in self._remote.items()}
             new = {
                 a.shard: RemotePeer(a, self._hello, self._secret, *self._told)
                 for a in addresses
-                if a.shard != self._me and a.shard not in self._remote and not self._closed
+                if a.shard != self._me and known.get(a.shard) != a and not self._closed
             }
+            old = [self._remote[shard] for shard in new if shard in known]
             self._remote = {**self._remote, **new}
             if self._started:
                 for peer in new.values():
                     peer.start()
+        for peer in old:
+            peer.close()
 
     def keep(self, shards: Collection[ShardId]) -> None:
         """Hang up on all others."""
