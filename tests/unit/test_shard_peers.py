@@ -21,9 +21,7 @@ def listening() -> tuple[socket.socket, Address]:
 
 
 def peers(*shards: Address) -> Peers:
-    host = SimpleNamespace(
-        job="j", secret="s", term=SimpleNamespace(number=1), shards=list(shards)
-    )
+    host = SimpleNamespace(job="j", secret="s", term=SimpleNamespace(number=1), shards=list(shards))
     orders = SimpleNamespace(
         member=SimpleNamespace(report_always_to=lambda _: None), close=lambda: None
     )
