@@ -9,33 +9,48 @@ from typing import TYPE_CHECKING
 from protocol_job import PlainLoop
 from protocol_net import Link
 
-from elps.contracts.epoch import NO_EPOCH, Epoch, Term
+from elps.contracts.epoch import NO_EPOCH, Epoch, Standing, Term, standing
 from elps.contracts.ids import PartitionId, ShardId, WorkerId
+from elps.psshard.core.clock import Clock
 from elps.psshard.core.inheriting import Claim, History, Inheritance, Stock, Stocktaking
 from elps.psshard.core.part import Advance, Part
 from elps.stream.interval import Interval
 
 if TYPE_CHECKING:
-    from protocol_following import Following
+    from protocol_following import Copy, Following
     from protocol_leader import Leader
     from protocol_shard import Aside, Block, Shard, Slab
     from protocol_world import World
 
 
 @dataclass
+class Left:
+    """A block, with the version and the steps that it is at; whether it was owned here."""
+
+    block: Block
+    version: int
+    steps: int
+    copy: bool = False
+
+    def claim(self, p: PartitionId) -> Claim:
+        oldest = max(self.version - 1, self.block.first)
+        return Claim(p, p, p + 1, self.version, self.steps, oldest, self.copy)
+
+
+@dataclass
 class Estate:
-    """Blocks with the version and the steps that each is at."""
+    """What there is of each partition."""
 
     opened: Epoch = NO_EPOCH
     epoch: Epoch = NO_EPOCH
-    blocks: dict[PartitionId, tuple[Block, int, int]] = field(default_factory=dict)
+    blocks: dict[PartitionId, Left] = field(default_factory=dict)
     skips: tuple[Interval, ...] = ()
 
     def stock(self, elements: int) -> Stock:
         """As the new leader is told."""
         if not self.blocks:
             return Stock()
-        claims = [Claim(p, p, p + 1, at, n) for p, (_, at, n) in sorted(self.blocks.items())]
+        claims = [left.claim(p) for p, left in sorted(self.blocks.items())]
         history = History(self.opened, "", elements)
         return Stock(history, self.epoch, tuple(claims), self.skips)
 
@@ -44,7 +59,7 @@ def host(shard: Shard, leader: Leader) -> None:
     """The scheduler tells a shard of a new term: it stops serving the one before, and keeps what it has."""
     if leader.epoch.term.number <= shard.epoch.term.number or leader.stopped:
         return
-    shard.estate = _bequeathed(shard)
+    shard.estate = bequeathed(shard)
     shard.leader.links_lost(shard)
     shard.leader = leader
     shard.from_leader, shard.to_leader = leader.links[shard.name]
@@ -52,37 +67,42 @@ def host(shard: Shard, leader: Leader) -> None:
     leader.link_restored(shard)
 
 
-def _bequeathed(shard: Shard) -> Estate:
+def bequeathed(shard: Shard) -> Estate:
+    """What is left of an epoch that is over: what was owned, else what followed or was kept."""
     shard.finish_writing()
     if shard.part is None:  # the term that ends was never opened here
         return shard.estate
     part, sealed = shard.part, "unsealed" not in shard.world.off
     blocks = {
-        p: (
-            _heirloom(shard.slab[p]) if sealed else shard.slab[p],
-            part.version(p),
-            part.steps(p),
+        p: Left(
+            _heirloom(shard.slab[p]) if sealed else shard.slab[p], part.version(p), part.steps(p)
         )
         for p in part.partitions
     }
-    skips = tuple(part.skips) if "skips-lost" not in shard.world.off else ()
-    return Estate(shard.opened, shard.epoch, blocks, skips)
+    skips = set(part.skips)
+    if "no-copies" not in shard.world.off:
+        shard.keep(shard.following.copies | shard.standing.copies)
+        for p, copy in shard.spare.items():
+            if p not in blocks:
+                blocks[p] = Left(shard.block_of(copy), copy.version, copy.state[2], copy=True)
+                skips |= set(copy.skips) if "copied-skips" not in shard.world.off else set()
+    return Estate(shard.opened, shard.epoch, blocks, tuple(sorted(skips)))
 
 
 def _heirloom(block: Block) -> Block:
     """Its values and state; what was collected of the open iteration stays with those who may still add to it."""
-    return type(block)(list(block.values), block.momentum)
+    return type(block)(list(block.values), block.momentum, first=block.first)
 
 
 def inherit(shard: Shard, part: Part, slab: Slab, mine: list[PartitionId], start: int) -> bool:
     """Go on with what was kept; False when something is not here at this version or the next."""
     for p in mine:
-        block, version, steps = shard.estate.blocks.get(p, (None, -1, 0))
-        if block is None or not start <= version <= start + 1:
+        left = shard.estate.blocks.get(p)
+        if left is None or not start <= left.version <= start + 1:
             return False
-        first = version if "one-version" in shard.world.off else start
-        slab[p] = block
-        part.hold(p, version, steps, first)
+        first = left.version if "one-version" in shard.world.off else start
+        slab[p] = left.block
+        part.hold(p, left.version, left.steps, first)
     return True
 
 
@@ -94,6 +114,8 @@ class Heir:
     leader: Leader
     estate: Estate
     following: Following
+    standing: Following
+    spare: dict[PartitionId, Copy]
     epoch: Epoch
     part: Part | None
     slab: Slab
@@ -105,14 +127,22 @@ class Heir:
     _write: Callable[..., None]
     _look_at_pulls: Callable[[], None]
 
-    def take_stock(self, _: Epoch) -> None:
-        """Say what there is of the term before."""
+    def take_stock(self, epoch: Epoch) -> None:
+        """Say what there is of what went before; nothing of that is served any more."""
+        match standing(epoch, self.epoch):
+            case Standing.STALE:
+                return
+            case Standing.NEWER:
+                self.estate = bequeathed(self)  # type: ignore[arg-type]  # a Shard
+                self.turn_to(epoch)
         stock = self.estate.stock(len(self.world.job.partitions))
-        self.world.net.send(self.to_leader, self.leader.stocked, self.name, stock)
+        self.world.net.send(self.to_leader, self.leader.stocked, self.name, epoch, stock)
 
     def turn_to(self, epoch: Epoch) -> None:
         """Nothing of an earlier term is served any more."""
         self.following.forget()
+        self.standing.forget()
+        self.spare = {}
         self.epoch, self.part, self.slab, self.aside = epoch, None, {}, None
         self.called, self.low = {}, -1
         self._look_at_pulls()
@@ -135,7 +165,13 @@ class Successor:
     links: dict[ShardId, tuple[Link, Link]]
     taking: Stocktaking | None
     heir: Inheritance | None
+    without: set[ShardId]  #: shards that it was told are gone
+    must_recover: bool  #: what is being recovered from had replicas of everything
+    placed: dict[PartitionId, ShardId]
+    wanted: list[ShardId]
+    clock: Clock | None
     stopped: bool
+    want: Callable[[list[ShardId]], None]
     open: Callable[..., None]
     _begin: Callable[..., None]
 
@@ -153,15 +189,55 @@ class Successor:
         for link in (link for pair in self.links.values() for link in pair):
             link.up = False
         since = world.history if world.r.random() < 0.5 else NO_EPOCH
-        self.taking = world.taking(world.shards, since, max(self.checkpoints, default=None))
-        for shard in world.shards.values():
-            world.net.later(host, shard, self)
+        # One that was cut off may belong to the job again, whatever it has. Of another nobody knows yet that it is dead.
+        self.without = {s for s in before.without if world.shards[s].dead or world.r.random() < 0.5}
+        self.taking = world.taking(self._left, since, max(self.checkpoints, default=None))
+        for s in self._left:
+            if not world.shards[s].dead:
+                world.net.later(host, world.shards[s], self)
 
-    def stocked(self, s: ShardId, stock: Stock) -> None:
+    def recover(self, shard: Shard) -> None:
+        """The scheduler says that a shard is gone, with what it had."""
+        world, s = self.world, shard.name
+        if self.stopped or s in self.without or len(self.without) + 1 == len(world.shards):
+            return
+        self.without.add(s)
+        for link in self.links[s]:
+            world.net.cut(link)
+        self.wanted = [w for w in self.wanted if w not in self.without] or self._left
+        if self.taking is not None:
+            self.must_recover = False
+            self.taking.lost(s)
+            self._decide()
+        elif self.clock is None:
+            return
+        elif s not in self.clock.holders:
+            self.want(self.wanted)
+        else:
+            self.epoch = self.opened = Epoch(self.epoch.term, self.epoch.n + 1)
+            guarded = self.clock._replicas.counts or self.clock._replicas._broken_at is not None
+            self.must_recover = world.must_recover == s and guarded
+            self.clock, self.heir = None, None
+            self.taking = world.taking(
+                self._left, self.history, max(self.checkpoints, default=None)
+            )
+            for name in self._left:
+                link, _ = self.links[name]
+                world.net.send(link, world.shards[name].take_stock, self.epoch)
+
+    @property
+    def _left(self) -> list[ShardId]:
+        return [s for s in self.world.shards if s not in self.without]
+
+    def stocked(self, s: ShardId, epoch: Epoch, stock: Stock) -> None:
         """A shard has said what it has."""
-        if self.taking is None or self.stopped:
+        if self.taking is None or self.stopped or epoch != self.epoch:
             return
         self.taking.took(s, stock)
+        self._decide()
+
+    def _decide(self) -> None:
+        assert self.taking is not None
         if self.taking.awaited:
             return
         found, self.taking = self.taking.verdict(), None
@@ -170,12 +246,18 @@ class Successor:
             self._inherit(found)
         else:
             self.world.bereft += 1
+            saved = "a checkpoint has" in found  # which is newer than what is there
+            assert saved or not self.must_recover, f"replicas are of no use: {found}"
             self.open(new_term=False)
+        self.must_recover = False
 
     def _inherit(self, found: Inheritance) -> None:
         world, self.heir = self.world, found
         self.epoch = self.opened = Epoch(self.epoch.term, self.epoch.n + 1)
         self.history, self.placed = found.history.opened, found.placed
+        if found.promoted and "old-history" not in world.off:
+            self.history = self.epoch
+        world.promoted += found.promoted
         self.skips = found.in_force(self.skips, world.job.geometry)
         self._plain = PlainLoop(world.job, self.skips)
         self._begin(found.version, ahead=found.ahead)

@@ -25,6 +25,8 @@ class Failures:
     trouble: bool
     moves: bool
     heirs: bool
+    replicated: bool
+    must_recover: ShardId | None
     now: float
     leader: Leader
     shards: dict[ShardId, Shard]
@@ -33,6 +35,7 @@ class Failures:
     rebalanced: int
 
     def _draw_actions(self) -> None:
+        self._missed: set[ShardId] = set()  #: lost, and the scheduler does not know yet
         r, favoured = self.r, self._favoured()
         kinds: dict[Callable[[], None], float] = {
             self._kill: 1.0,
@@ -59,6 +62,8 @@ class Failures:
         }
         if self.heirs:
             kinds[self._succeed] = 1.0
+        if self.replicated:
+            kinds |= {self._die: 1.0, self._cut_off: 0.7, self._succeed: 0.3}
         chosen = {
             kind: weight * (6 if kind in favoured else r.choice((0.3, 1, 1, 4)))
             for kind, weight in kinds.items()
@@ -107,6 +112,10 @@ class Failures:
                 return (self._new_term, self._cut_in_push, self._join)
             case "moves":
                 return (self._want, self._flap_link, self._tick)
+            case "copies" if self.kind == "skips":
+                return (self._die, self._cut_off, self._cut_in_push, self._join)
+            case "copies":
+                return (self._die, self._cut_off, self._break_feed)
             case "heirs" if self.kind == "pauses":
                 return (self._succeed, self._pause, self._resume)
             case "heirs":
@@ -208,7 +217,9 @@ class Failures:
 
     def _led(self) -> list[Shard]:
         """Those that have heard of the newest leader."""
-        return [s for s in self.shards.values() if s.leader is self.leader]
+        lost = self.leader.without
+        here = [s for s in self.shards.values() if s.leader is self.leader]
+        return [s for s in here if s.name not in lost and not s.dead]
 
     def _flap_link(self) -> None:
         """It breaks and is restored at once: what was on it is lost."""
@@ -274,18 +285,72 @@ class Failures:
         """A leader notices that its term is over."""
         leader.stopped = True
 
+    # --- shards -------------------------------------------------------------------------------------------------------
+
+    def _die(self) -> None:
+        """A shard's process ends, with all that it has."""
+        if (shard := self._lose()) is None:
+            return
+        shard.dead = True
+        for trainer in self.trainers:
+            self.break_data(trainer, shard.name)
+        shard.waiting = []
+        for feed in self._feeds():
+            if shard in (feed.source, feed.target):
+                self.net.cut(feed.link)
+                if feed.source is shard:
+                    feed.closed = True
+                else:
+                    self.net.later(feed.source.copies(feed.standing).broke, feed)
+
+    def _cut_off(self) -> None:
+        """The leader cannot reach a shard, which lives on and is reached by others."""
+        self._lose()
+
+    def _lose(self) -> Shard | None:
+        """A shard that the scheduler is about to take for dead, if another one is left."""
+        leader = self.leader
+        out = leader.without | self._missed | {s.name for s in self.shards.values() if s.dead}
+        there = [s for s in self._led() if s.to_leader.up and s.name not in self._missed]
+        if len(out) + 2 > len(self.shards) or not there:
+            return None
+        ahead = [s for s in there if any(feed.link.queue for feed in s.standing.feeds)]
+        if not ahead and self.r.random() < 0.7:
+            return None
+        shard = self._any(ahead or there)  # likes to be one with something that nobody else has
+        clock, alone = leader.clock, leader.taking is None and not self._missed
+        counts = clock is not None and clock._replicas.counts
+        if not counts and self.r.random() < 0.9:
+            return None
+        self.must_recover = shard.name if alone and counts else None
+        self._missed.add(shard.name)
+        for link in leader.links[shard.name]:
+            self.net.cut(link)
+        self.net.inside.append((self._noticed, shard))
+        return shard
+
+    def _noticed(self, shard: Shard) -> None:
+        """Some time after it was lost."""
+        if self.failing and self.r.random() < 0.9:
+            self.net.inside.append((self._noticed, shard))
+            return
+        self._missed.discard(shard.name)
+        self.leader.recover(shard)
+
     # --- moves ----------------------------------------------------------------------------------------------------
 
     def _want(self) -> None:
         """The partitions are to lie elsewhere, or where they are, or on all shards."""
-        names = sorted(self.shards)
-        self.leader.want(sorted(self.r.sample(names, self.r.randint(1, len(names)))))
+        names = sorted(s for s in self.shards if s not in self.leader.without)
+        least = min(len(names), 1 + (self.replicated and self.r.random() < 0.8))
+        self.leader.want(sorted(self.r.sample(names, self.r.randint(least, len(names)))))
 
     def _feeds(self) -> list[Feed]:
-        return [f for s in self.shards.values() for f in s.following.feeds if not f.closed]
+        feeds = [f for s in self.shards.values() for f in s.following.feeds + s.standing.feeds]
+        return [f for f in feeds if not f.closed]
 
     def _break_feed(self) -> None:
         """The connection between an owner and a follower breaks; what has arrived is still read."""
         if feed := self._any(self._feeds()):
             self.net.cut(feed.link, self.r.randint(0, len(feed.link.queue)))
-            self.net.later(feed.source.following.broke, feed)
+            self.net.later(feed.source.copies(feed.standing).broke, feed)

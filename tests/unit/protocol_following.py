@@ -13,6 +13,7 @@ from elps.contracts.epoch import Epoch, Standing, standing
 from elps.contracts.ids import PartitionId
 from elps.psshard.core.commands import Move
 from elps.psshard.core.part import Advance
+from elps.stream.interval import Interval
 
 if TYPE_CHECKING:
     from protocol_shard import Shard
@@ -32,19 +33,29 @@ class Feed:
     closed: bool = False
     failed: bool = False  #: it broke, which the leader must hear of
 
+    standing: bool = False  #: what it sends are replicas
+
+    @property
+    def follower(self) -> Following:
+        """The other end."""
+        return self.target.copies(self.standing)
+
     def tell(self, advance: Advance, total: int) -> None:
         """The owner has completed a version."""
         if not self.closed:
             net = self.source.world.net
-            net.send(self.link, self.target.following.stepped, self, advance, total)
+            net.send(self.link, self.follower.stepped, self, advance, total)
 
 
 @dataclass
 class Copy:
-    """A partition that follows."""
+    """A partition that follows: its newest version, and the one before if that has been here."""
 
     version: int = -1  #: -1: not here yet
     state: State = (0, 0, 0)
+    first: int = -1  #: version it came at
+    before: int = 0  #: value at the version before
+    skips: tuple[Interval, ...] = ()  #: of the iteration of its last step
 
 
 @dataclass
@@ -52,6 +63,7 @@ class Following:
     """Both ends of the copies of one wave on one shard."""
 
     shard: Shard
+    standing: bool = False  #: the copies are replicas
     key: Key | None = None
     seen: Key | None = None  #: newest wave told of under this epoch
     copies: dict[PartitionId, Copy] = field(default_factory=dict)
@@ -69,16 +81,20 @@ class Following:
         if (epoch, number) == self.key:
             self._tell_again()
             return
-        self.forget()
+        self.give_up()
         key = self.key = self.seen = (epoch, number)
         self.copies = {m.partition: Copy() for m in moves if m.target == name}
         for target in sorted({m.target for m in moves if m.source == name}):
-            feed = Feed(key, shard, shard.world.shards[target], Link(f"{name}~{target}"))
+            other = shard.world.shards[target]
+            feed = Feed(key, shard, other, Link(f"{name}~{target}"), standing=self.standing)
+            feed.link.slow = shard.world.replicated and shard.world.r.random() < 0.5
             self.feeds.append(feed)
+            if other.dead:
+                shard.world.net.later(self.broke, feed)
             for m in moves:
                 if (m.source, m.target) == (name, target):
                     if "state-early" in shard.world.off:
-                        shard.slab[m.partition].feed = feed
+                        shard.slab[m.partition].feeds.append(feed)
                     shard.world.net.later(self._snapshot, feed, m.partition)
         early, self.early = self.early, []
         for _, call, arguments in early:
@@ -87,15 +103,21 @@ class Following:
     def unfollow(self, epoch: Epoch, number: int) -> None:
         """The copies of this wave, and of those before it, are not wanted any more."""
         if self.key is not None and self.key[0] == epoch and self.key[1] <= number:
-            self.forget()
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Another wave begins, or none; a replica is kept for as long as somebody may need it."""
+        if self.standing and "no-spare" not in self.shard.world.off:
+            self.shard.keep(self.copies)
+        self.forget()
 
     def forget(self) -> None:
-        """Another wave or another epoch begins."""
+        """Another epoch begins."""
         for feed in self.feeds:
             feed.closed = True
             self.shard.world.net.cut(feed.link)
         for block in self.shard.slab.values():
-            block.feed = None
+            block.feeds = [feed for feed in block.feeds if feed not in self.feeds]
         self.key, self.copies, self.feeds, self.told = None, {}, [], (0, -1)
 
     def _tell_again(self) -> None:
@@ -119,15 +141,15 @@ class Following:
         assert shard.part is not None
         version = shard.part.version(p)
         state = (block.values[version % 2], block.momentum, shard.part.steps(p))
-        shard.world.net.send(feed.link, feed.target.following.came, feed, p, version, state)
+        shard.world.net.send(feed.link, feed.follower.came, feed, p, version, state)
         if "state-late" in shard.world.off:
             shard.world.net.later(self._subscribe, feed, p)
         else:
-            block.feed = feed
+            block.feeds.append(feed)
 
     def _subscribe(self, feed: Feed, p: PartitionId) -> None:
         if not feed.closed:
-            self.shard.slab[p].feed = feed
+            self.shard.slab[p].feeds.append(feed)
 
     def broke(self, feed: Feed) -> None:
         """The connection ended."""
@@ -156,7 +178,7 @@ class Following:
         """A copy's values and state."""
         if self._is_for_now(feed, self.came, p, version, state):
             copy = self.copies[p]
-            copy.version, copy.state = version, state
+            copy.version, copy.state, copy.first = version, state, version
             self._tell_progress()
 
     def stepped(self, feed: Feed, advance: Advance, total: int) -> None:
@@ -165,6 +187,7 @@ class Following:
             return
         copy, off = self.copies[advance.partition], self.shard.world.off
         assert copy.version == advance.iteration or "any-sum" in off, (copy, advance)
+        copy.before, copy.skips = copy.state[0], advance.skipped
         if advance.count and copy.version >= 0:
             copy.state = step(copy.state, total, advance.count)
             assert copy.state[2] == advance.step or "any-sum" in off
@@ -174,6 +197,7 @@ class Following:
     def _tell_progress(self) -> None:
         assert self.key is not None
         versions = [copy.version for copy in self.copies.values()]
-        progress = sum(v >= 0 for v in versions), min(versions)
+        low = min(versions)
+        progress = sum(v > low for v in versions), low
         shard, leader = self.shard, self.shard.leader
         shard.world.net.send(shard.to_leader, leader.followed, shard.name, *self.key, *progress)

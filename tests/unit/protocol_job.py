@@ -113,12 +113,12 @@ class PlainLoop:
         return {name: total / samples for name, total in sums.items()}
 
 
-def draw_job(r: random.Random, focus: str) -> Job:
+def draw_job(r: random.Random, focus: str, *, long: bool = False) -> Job:
     """Any job: granules, short last batches, batches larger than the data, more workers than granules."""
     granule = r.choice((1, 1, 1, 2, 3))
     batch = granule * r.randint(1, max(1, 8 // granule))
     samples = r.choice((r.randint(1, 20), r.randint(batch, 3 * batch)))
-    iterations = r.randint(4, 12) if focus == "moves" else r.randint(2, 5)
+    iterations = r.randint(4, 12) if focus == "moves" or long else r.randint(2, 5)
     geometry = Geometry(samples, batch, granule)
     end = geometry.iteration(iterations - 1).hi
     evaluates = r.random() < 0.5

@@ -50,6 +50,8 @@ class Leader(Successor):
         self.finished: int | None = None
         self.failed: str | None = None
         self.rolling_back = self.resting = False
+        self.without: set[ShardId] = set()
+        self.must_recover = False
         self.stopped = False  #: it is gone
         self.clock: Clock | None = None  #: None until it has opened the job
         self.taking: Stocktaking | None = None
@@ -71,7 +73,11 @@ class Leader(Successor):
             Epoch(Term(term.number + 1, 9), 0) if new_term else Epoch(term, self.epoch.n + 1)
         )
         self.history, self.heir = self.epoch, None
-        if self.wanted and world.r.random() < 0.5:
+        if self.checkpoints:  # each says what was skipped up to it
+            self.skips = sorted({*self.skips, *world.saved_skips})
+        if self.without & set(self.placed.values()):
+            self.placed = place(world.sizes, self.wanted or self._left, current=self.placed)
+        elif self.wanted and world.r.random() < 0.5:
             self.placed = place(world.sizes, self.wanted, current=self.placed)
         self._begin(max(self.checkpoints, default=0))
 
@@ -83,6 +89,7 @@ class Leader(Successor):
         self.ticket, self.row = 0, self.start
         self.collecting: dict[ShardId, dict[int, State]] = {}
         self.writing, self.carried = -1, None
+        moving = world.moving(world.sizes, self.placed, world.wave_bytes, world.numbers)
         self.clock = world.clock(
             world.job.rules,
             sorted(set(self.placed.values())),
@@ -91,19 +98,26 @@ class Leader(Successor):
             skips=self.skips,
             checkpoint=max(self.checkpoints, default=None),
             evaluated=self.evaluated,
-            moving=world.moving(world.sizes, self.placed, world.wave_bytes),
+            moving=moving,
+            replicas=world.replicas(
+                world.sizes if world.replicated else {}, world.hosts, world.numbers
+            ),
             ahead=ahead and "rests-ahead" not in world.off,
             batches=self.batches,
         )
         if self.heir is not None:
             self.clock.go_on(self.metrics)
         world.history = self.history  # the scheduler hears of it
-        for shard in world.shards.values():
-            self._assign(shard)
+        for s in self._left:
+            self._assign(world.shards[s])
         self.event(self.epoch, lambda c: c.expect(sorted(self.trainers), world.now))
         for trainer in sorted(self.trainers.values(), key=lambda t: t.name):
             self.greet(trainer)
-        self.event(self.epoch, lambda c: c.want(self.wanted, world.now))
+        self.event(self.epoch, lambda c: c.want(self._targets, world.now))
+
+    @property
+    def _targets(self) -> list[ShardId]:
+        return self.wanted or (self._left if self.world.replicated else [])
 
     def _assign(self, shard: Shard) -> None:
         # Not the skips of the job's list: it may hold one that comes into force with the next epoch only.
@@ -161,6 +175,8 @@ class Leader(Successor):
         self.event(self.epoch, lambda c: c.exit_seen(trainer.name, "signal 9", self.world.now))
 
     def link_restored(self, shard: Shard) -> None:
+        if shard.name in self.without or shard.dead:
+            return
         for link in self.links[shard.name]:
             link.up = True
         if self.taking is not None:
@@ -280,6 +296,8 @@ class Leader(Successor):
             want = self.plain.at(version)
             assert states == want, f"checkpoint of {version}: {states} is not {want}"
             self.checkpoints[version] = states
+            world = self.world
+            world.saved_skips = sorted({*world.saved_skips, *self.skips})
             self.event(epoch, lambda c: c.checkpoint_written(version, self.world.now))
 
     # --- commands -------------------------------------------------------------------------------------------------
@@ -292,8 +310,9 @@ class Leader(Successor):
         return self._plain
 
     def _to_all(self, name: str, *arguments: object) -> None:
-        for shard in self.world.shards.values():
-            link, _ = self.links[shard.name]
+        for s in self._left:
+            shard = self.world.shards[s]
+            link, _ = self.links[s]
             self.world.net.send(link, getattr(shard, name), self.epoch, *arguments)
 
     def _execute(self, command: Command) -> None:
@@ -328,17 +347,17 @@ class Leader(Successor):
             case do.Grant(interval, _):
                 self._skip(interval)
                 self._to_all("grant", interval)
-            case do.Follow(wave, moves):
-                self._to_all("follow", wave, moves)
-            case do.Unfollow(wave):
-                self._to_all("unfollow", wave)
+            case do.Follow(wave, moves, standing):
+                self._to_all("follow", wave, moves, standing)
+            case do.Unfollow(wave, standing):
+                self._to_all("unfollow", wave, standing)
             case do.Exchange(_, placed, version):
                 world.exchanges += 1
                 self.epoch = Epoch(self.epoch.term, self.epoch.n + 1)
                 self._exchanging = {*self.placed.values(), *placed.values()}
                 self.placed, self.carried = placed, version
-                for shard in world.shards.values():
-                    self._assign(shard)
+                for s in self._left:
+                    self._assign(world.shards[s])
             case do.Exchanged():
                 shards = [world.shards[s] for s in self._exchanging]
                 taken = all(s.epoch == self.epoch or s.leader is not self for s in shards)
@@ -383,7 +402,7 @@ class Leader(Successor):
 
     def _skip(self, interval: Interval) -> None:
         self.skips = sorted([*self.skips, interval])
-        if self.world.heirs:
+        if self.world.heirs or self.world.replicated:
             self.world.net.later(self._keep, list(self.skips))
 
     def _keep(self, skips: list[Interval]) -> None:

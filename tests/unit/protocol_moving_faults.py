@@ -21,7 +21,7 @@ class SwapBehind(Moving):
 
     def still(self, version: int) -> list[Command]:
         if self._wave is not None:
-            self._wave.at = dict.fromkeys(self._wave.at, (0, version))
+            self._wave.at = dict.fromkeys(self._wave.at, (version, 0))
         return super().still(version)
 
 

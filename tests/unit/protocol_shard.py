@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from protocol_estate import Estate, Heir, inherit
-from protocol_following import Feed, Following
+from protocol_following import Copy, Feed, Following
 from protocol_job import State, step
 from protocol_net import Link
 
@@ -36,13 +36,23 @@ class Block:
     total: int = 0
     slots: list[tuple[Interval, int]] = field(default_factory=list)
     writing: bool = False
-    feed: Feed | None = None  #: is told each sum
+    feeds: list[Feed] = field(default_factory=list)  #: are told each sum
+    first: int = 0  #: version it came at
 
     @classmethod
     def at(cls, version: int, state: State) -> Block:
         values = [GARBAGE, GARBAGE]
         values[version % 2] = state[0]
-        return cls(values, state[1])
+        return cls(values, state[1], first=version)
+
+    @classmethod
+    def of(cls, copy: Copy) -> Block:
+        """Of a partition that followed."""
+        block = cls.at(copy.version, copy.state)
+        block.first = copy.first
+        if copy.version > copy.first:
+            block.values[(copy.version - 1) % 2] = copy.before
+        return block
 
 
 Slab = dict[PartitionId, Block]
@@ -81,11 +91,26 @@ class Shard(Heir):
         self.slab: Slab = {}
         self.estate = Estate()  #: of the term before, until an assignment comes
         self.writes: list[tuple[Part, Slab, Advance, tuple[int, int]]] = []  #: under way
-        self.following = Following(self)
+        self.following, self.standing = Following(self), Following(self, standing=True)
+        self.spare: dict[PartitionId, Copy] = {}  #: given up, but not useless yet
+        self.dead = False
         self.waiting: list[Pull] = []
         self.called: dict[WorkerId, int] = {}
         self.aside: Aside | None = None
         self.low = -1
+
+    def copies(self, standing: bool) -> Following:
+        return self.standing if standing else self.following
+
+    def keep(self, copies: dict[PartitionId, Copy]) -> None:
+        """Partitions that are not followed here any more, or not owned."""
+        for p, copy in copies.items():
+            if copy.version >= 0 and (p not in self.spare or self.spare[p].version < copy.version):
+                self.spare[p] = copy
+
+    @staticmethod
+    def block_of(copy: Copy) -> Block:
+        return Block.of(copy)
 
     def tell(self, call: Callable[..., None], *arguments: object) -> None:
         self.world.net.send(self.to_leader, call, self.name, self.epoch, *arguments)
@@ -121,7 +146,7 @@ class Shard(Heir):
         if states is None and not take_over(self, part, slab, mine, start):
             self.world.net.send(self.to_leader, self.leader.trouble, self.name, epoch)
             return
-        self.following.forget()
+        self._let_go(mine, carried=states is None and not inherited)
         self.epoch, self.opened, self.part, self.partitions = epoch, opened, part, mine
         self.slab, self.called, self.aside, self.low = slab, {}, None, -1
         self.estate = Estate()
@@ -134,12 +159,29 @@ class Shard(Heir):
             self._rose(min(map(part.version, mine)))
         self._look_at_pulls()
 
+    def _let_go(self, mine: list[PartitionId], *, carried: bool) -> None:
+        """Another epoch begins: keep what it does not own but may need, if it goes on from this one."""
+        old, slab, part = self.spare, self.slab, self.part
+        self.spare = {}
+        if carried and part is not None and "no-spare" not in self.world.off:
+            self.keep(old)
+            self.keep(self.following.copies | self.standing.copies)
+            for p in part.partitions:
+                block, at = slab[p], part.version(p)
+                state = block.values[at % 2], block.momentum, part.steps(p)
+                before = block.values[(at - 1) % 2]
+                self.keep({p: Copy(at, state, block.first, before)})
+            self.spare = {p: copy for p, copy in self.spare.items() if p not in mine}
+        self.following.forget()
+        self.standing.forget()
+
     def _carry(self, part: Part, slab: Slab, mine: list[PartitionId], start: int) -> bool:
         """Take over what this shard held or followed; False when something is not here at this version."""
         for p in mine:
             copy = self.following.copies.get(p)
             if copy is not None and (copy.version == start or "any-version" in self.world.off):
-                slab[p] = Block.at(start, copy.state)
+                at_start = copy.version == start
+                slab[p] = Block.of(copy) if at_start else Block.at(start, copy.state)
                 part.hold(p, start, copy.state[2])
             elif copy is None and p in self.slab and not self.slab[p].writing:
                 assert self.part is not None
@@ -161,14 +203,18 @@ class Shard(Heir):
         self._look_at_pulls()
         self._advance(part, self.slab, p)
 
-    def follow(self, epoch: Epoch, number: int, moves: tuple[Move, ...]) -> None:
-        self.following.follow(epoch, number, moves)
+    def follow(
+        self, epoch: Epoch, number: int, moves: tuple[Move, ...], standing: bool = False
+    ) -> None:
+        self.copies(standing).follow(epoch, number, moves)
 
-    def unfollow(self, epoch: Epoch, number: int) -> None:
-        self.following.unfollow(epoch, number)
+    def unfollow(self, epoch: Epoch, number: int, standing: bool = False) -> None:
+        self.copies(standing).unfollow(epoch, number)
 
     def gate(self, epoch: Epoch, version: int) -> None:
         if self.part is not None:
+            if epoch == self.epoch:
+                self.spare = {p: c for p, c in self.spare.items() if c.version >= version}
             self.part.announce_gate(epoch, version)
             self._advance_all()
 
@@ -315,8 +361,8 @@ class Shard(Heir):
             assert state[2] == advance.step
         block.values[(advance.iteration + 1) % 2], block.momentum = state[:2]
         block.writing = False
-        if block.feed is not None:
-            block.feed.tell(advance, total)
+        for feed in block.feeds:
+            feed.tell(advance, total)
         part.advanced(advance)
         if part is self.part:
             part.check_invariants()
@@ -352,7 +398,8 @@ class Shard(Heir):
                 return True
             case Standing.NEWER:
                 return False
-        assert self.part is not None
+        if self.part is None:
+            return False
         readings = {self.part.reading(p, pull.version) for p in self.partitions}
         if Reading.GONE in readings:
             self._again(pull)

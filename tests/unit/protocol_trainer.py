@@ -28,6 +28,8 @@ class Trainer:
         self.to_leader, self.from_leader = Link(f"{name}>L"), Link(f"L>{name}")
         self.out = {s: Link(f"{name}>{s}") for s in world.shards}
         self.back = {s: Link(f"{s}>{name}") for s in world.shards}
+        for s in (s for s in world.shards if world.shards[s].dead):
+            self.out[s].up = self.back[s].up = False
         self.epoch: Epoch | None = None
         self.lease: Lend | None = None
         self.next: Lend | None = None  #: lent while the gradient before is still being pushed
@@ -202,7 +204,7 @@ class Trainer:
 
     def reconnect(self, s: ShardId) -> None:
         """A connection to a shard is there again: pull and push what went with the one before."""
-        if self.hung:
+        if self.hung or self.world.shards[s].dead:
             return
         self.out[s].up = self.back[s].up = True
         if self.dead:

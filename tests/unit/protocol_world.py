@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 import sys
+from itertools import count
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from elps.psshard.core.clock import Clock
 from elps.psshard.core.inheriting import Stocktaking
 from elps.psshard.core.moving import Moving
 from elps.psshard.core.part import Part
+from elps.psshard.core.replicating import Replicas
 from elps.stream.interval import Interval
 
 FOCUSES = ("all",) * 7 + ("skips", "calls", "hangs", "pauses", "terms", "moves", "moves")
@@ -52,6 +54,7 @@ class World(Failures):
         clock: Callable[..., Clock] = Clock,
         moving: type[Moving] = Moving,
         taking: type[Stocktaking] = Stocktaking,
+        replicas: type[Replicas] = Replicas,
         off: frozenset[str] = frozenset(),
         focus: str | None = None,
         thorough: bool = False,
@@ -61,11 +64,15 @@ class World(Failures):
         r = self.r = random.Random(seed)
         self.off, self.thorough = off, thorough
         self._part, self.clock, self.moving, self.taking = part, clock, moving, taking
+        self.replicas, self.numbers = replicas, count(1)
         drawn = r.choice(FOCUSES)
         self.focus = focus or drawn
         self.heirs = self.focus == "heirs"
+        self.replicated = self.focus == "copies"
         self.kind = r.choice(("heirs", "skips", "pauses")) if self.heirs else self.focus
-        self.job = draw_job(r, self.kind)
+        if self.replicated:
+            self.kind = r.choice(("all", "all", "skips", "moves"))
+        self.job = draw_job(r, self.kind, long=self.replicated)
         self.net = Net(r)
         self.now, self.healed_at, self.healed_s = 0.0, 0, 0.0
         quiet = self.focus in ("all", "moves") and r.random() < 0.15
@@ -73,9 +80,10 @@ class World(Failures):
         self.failing = int(self.trouble)  #: whether anything fails now
         self.pipelined = r.random() < 0.5
         self.moves = self.focus == "moves" or (self.heirs and r.random() < 0.5)
-        names = [
-            ShardId(f"s{i}") for i in range(r.choice((2, 3, 3, 4) if self.moves else (1, 2, 2, 3)))
-        ]
+        self.moves |= self.replicated and r.random() < 0.4
+        many = (2, 3, 3, 4) if self.moves or self.replicated else (1, 2, 2, 3)
+        names = [ShardId(f"s{i}") for i in range(r.choice(many))]
+        self.hosts = {s: f"h{i % 2}" for i, s in enumerate(names)} if self.replicated else {}
         holders = r.sample(names, r.randint(1, len(names))) if self.moves else names
         self.sizes = {p: r.randint(1, 4) for p in self.job.partitions}
         self.wave_bytes = r.choice((1, 4, 100))
@@ -83,8 +91,10 @@ class World(Failures):
         self.trainers: list[Trainer] = []
         self.rebalanced = 0  #: plans of shares that counted
         self.missed = self.dismissed = self.released = self.rolled_back = 0
-        self.exchanges = self.troubles = self.inherited = self.bereft = 0
+        self.exchanges = self.troubles = self.inherited = self.bereft = self.promoted = 0
+        self.must_recover: ShardId | None = None  #: it is lost, but everything that it had has a replica
         self.kept = list(self.job.skips)  #: the list of skips in the store
+        self.saved_skips: list[Interval] = []  #: with the checkpoints
         self.history = NO_EPOCH  #: the newest opening that the scheduler has heard of
         self.leader = Leader(self, {p: r.choice(holders) for p in self.job.partitions})
         for shard in self.shards.values():
@@ -235,7 +245,7 @@ class World(Failures):
         wave = (leader.epoch, moving._wave.number) if moving._wave is not None else None
         for s in self.shards.values():
             key = s.following.key
-            told = not s.from_leader.queue and s.from_leader.up
+            told = not s.from_leader.queue and s.from_leader.up and s.name not in leader.without
             assert key in (None, wave) or not told, f"{s.name} is left with wave {key}"
 
 

@@ -217,7 +217,7 @@ def test_an_iteration_of_which_nothing_is_left_advances_without_a_step() -> None
     part.hold(A, 0, 4)
     assert part.due(A) is None
     part.announce_gate(NOW, 0)
-    assert part.due(A) == Advance(A, 0, count=0, step=4)
+    assert part.due(A) == Advance(A, 0, count=0, step=4, skipped=(Interval(0, 6),))
 
 
 def test_a_version_rests_until_it_is_being_left() -> None:

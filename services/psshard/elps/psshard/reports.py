@@ -64,7 +64,7 @@ class Followed:
     epoch: Epoch
     wave: int
     have: int
-    """Copies that are there."""
+    """Copies that are there; once all are, those that hold more than `version`."""
     version: int
     """All copies hold it; -1 while some are missing."""
 

@@ -28,6 +28,7 @@ from elps.psshard.core.goal import Goal
 from elps.psshard.core.lending import Lending
 from elps.psshard.core.moving import Moving
 from elps.psshard.core.relocating import Relocating
+from elps.psshard.core.replicating import Replicas
 from elps.psshard.core.rows import Rows
 from elps.psshard.core.rules import LAST_WORD_S, Rules
 from elps.psshard.core.saving import Saving
@@ -53,6 +54,7 @@ class Clock(Relocating):
         evaluated: int = -1,
         trained_s: float = 0.0,
         moving: Moving | None = None,
+        replicas: Replicas | None = None,
         ahead: bool = False,
         batches: Batches | None = None,
     ) -> None:
@@ -79,6 +81,7 @@ class Clock(Relocating):
         self._saving = Saving(rules, checkpoint, now)
         self._rows = Rows(now)
         self._moving = moving or Moving({}, {})
+        self._replicas = replicas or Replicas()
         self._trained_before = trained_s
         self._begun: float | None = None  #: when lending began
         self._ready_since: float | None = None
@@ -231,7 +234,8 @@ class Clock(Relocating):
 
     def link_restored(self, _shard: ShardId, now: float) -> list[Command]:
         """A shard is reachable again: say again, to all, what may have been lost on the way. Repeats do no harm."""
-        self._out += [*self._skipping.again(), *self._saving.again(), *self._moving.again()]
+        self._out += [*self._skipping.again(), *self._saving.again()]
+        self._out += [*self._moving.again(), *self._replicas.again()]
         self._out += [do.AnnounceGate(self.gate)] if self.gate >= self.start else []
         self._out += self._lending.called_back()
         return self._serve(now)
@@ -280,6 +284,7 @@ class Clock(Relocating):
             and (self._goal.passes(self.t) or (self.t == self.start and self._goal.halt is None))
             and (current is None or current.version >= self.t)
             and not self._lending.due(self.t)
+            and self._replicas.hold(self.t)
         ):
             self.gate = self.t
             self._out.append(do.AnnounceGate(self.t))
@@ -361,7 +366,7 @@ class Clock(Relocating):
         """The job ends or rests here: those who wait for a version that will not come are called back."""
         self.over = True
         calls: list[do.CallBack | do.Unfollow] = [*self._lending.call_all_back(now)]
-        return calls + list(self._moving.close())
+        return [*calls, *self._moving.close(), *self._replicas.close()]
 
     # --- decisions ----------------------------------------------------------------------------------------------------
 

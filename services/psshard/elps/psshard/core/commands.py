@@ -85,15 +85,18 @@ class Follow:
     """Have the sources of these moves send copies to their targets, and then the sum of every version."""
 
     wave: int
-    """Grows with every new set of moves; what is said of an earlier one is known by it."""
+    """Grows with every new set of copies; what is said of an earlier one is known by it."""
     moves: tuple[Move, ...]
+    standing: bool = False
+    """The copies are replicas: they are there to stay."""
 
 
 @dataclass(frozen=True)
 class Unfollow:
-    """Have the copies of a wave forgotten."""
+    """Have the copies of a wave forgotten, and of those of its kind before it."""
 
     wave: int
+    standing: bool = False
 
 
 @dataclass(frozen=True)
@@ -196,7 +199,7 @@ class Remark:
     """Something worth an event.
 
     ``worker_joined``, ``worker_lost``, ``worker_left``, ``released``, ``skipped``, ``partitions_moved``,
-    ``move_given_up``.
+    ``move_given_up``, ``replicated``, ``replicas_given_up``.
     """
 
     what: str

@@ -8,8 +8,10 @@ before, for good, and keeps its blocks. The new leader has every shard say what 
 - By the gate, partitions differ by one version at most. So everything needed is there, if every partition is: at the
   oldest version *t*, or at *t+1* with *t* still readable. What was accepted of iteration *t* is forgotten, its tiling
   is begun anew; a partition at *t+1* drops what it is offered, since it has it.
-- A partition may be claimed twice while the map was being exchanged when the leader went: then nothing was worked on,
-  and both have the same. The claim under the later epoch is taken.
+- A partition may be claimed more than once: by its owner, by those that have copies which follow it, and, while the
+  map was being exchanged, by its owner before. The newest version is taken, since an owner is never behind a copy.
+- Where a copy takes the place of an owner that has not answered, a new history begins. The owner may live on, cut off
+  from everybody, and come back: it may have been further, with skips that nobody else has heard of.
 - Skips that any partition counts with are in force, and of those that the store knows besides only the ones that no
   partition can have counted: a skip kept for after a rollback may have been counted by those that are at *t+1*.
 """
@@ -48,6 +50,15 @@ class Claim:
     """The newest."""
     steps: int
     """Optimizer steps behind it."""
+    oldest: int | None = None
+    """That can still be read; None: the version before."""
+    copy: bool = False
+    """It was not owned here: it follows the partition of another shard, or was given to one."""
+
+    def serves(self, version: int) -> bool:
+        """Whether a job can go on from this version with it."""
+        oldest = self.version - 1 if self.oldest is None else self.oldest
+        return oldest <= version <= self.version <= version + 1
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,8 @@ class Inheritance:
     skips: list[Interval]
     steps: int
     """Optimizer steps behind the version."""
+    promoted: int = 0
+    """Partitions of which a copy goes on in place of their owner."""
 
     def in_force(self, kept: Iterable[Interval], geometry: Geometry) -> list[Interval]:
         """The skips to go on with; `kept` are those that the store knows."""
@@ -108,6 +121,11 @@ class Stocktaking:
             self._awaited.discard(shard)
             self._stocks[shard] = stock
 
+    def lost(self, shard: ShardId) -> None:
+        """A shard is gone: it will not answer, and what it has answered is gone with it."""
+        self._awaited.discard(shard)
+        self._stocks.pop(shard, None)
+
     def verdict(self) -> Inheritance | str:
         """What is there, once all have answered; or why that is not enough to go on from, for people."""
         histories = {s.history for s in self._stocks.values() if s.history is not None}
@@ -120,33 +138,44 @@ class Stocktaking:
         return self._whole(newest)
 
     def _whole(self, history: History) -> Inheritance | str:
-        stocks = {s: self._stocks[s] for s in sorted(self._stocks)}
-        ours = {s: stock for s, stock in stocks.items() if stock.history == history}
-        best: dict[PartitionId, tuple[Epoch, ShardId, Claim]] = {}
+        ours = {s: x for s, x in sorted(self._stocks.items()) if x.history == history}
+        claims: dict[PartitionId, list[_Claimed]] = {}
         for shard, stock in ours.items():
+            assert stock.epoch is not None
             for claim in stock.claims:
-                assert stock.epoch is not None
-                before = best.get(claim.partition)
-                if before is None or _after(stock.epoch, before[0]):
-                    best[claim.partition] = stock.epoch, shard, claim
-        claims = [best[p][2] for p in sorted(best)]
-        if (gap := _gap(claims, history.elements)) is not None:
+                claims.setdefault(claim.partition, []).append(_Claimed(claim, stock.epoch, shard))
+        if (gap := _gap([of[0].claim for _, of in sorted(claims.items())], history.elements)) is not None:
             return f"no shard has the parameters from element {gap} on"
-        versions = {claim.version for claim in claims}
-        oldest, latest = min(versions), max(versions)
-        if latest > oldest + 1:
-            return f"the shards have versions {oldest} to {latest}"
-        if self._checkpoint is not None and oldest < self._checkpoint:
-            return f"the shards have version {oldest}, a checkpoint has {self._checkpoint}"
+        newest = [max(c.claim.version for c in of) for of in claims.values()]
+        version = min(newest)
+        best = {p: max(of, key=lambda c: c.rank(version)) for p, of in sorted(claims.items())}
+        if not all(c.claim.serves(version) for c in best.values()):
+            return f"the shards have versions {version} to {max(newest)}"
+        if self._checkpoint is not None and version < self._checkpoint:
+            return f"the shards have version {version}, a checkpoint has {self._checkpoint}"
+        taken = [c.claim for c in best.values()]
         return Inheritance(
             history=history,
-            version=oldest,
-            ahead=latest > oldest,
-            placed={p: best[p][1] for p in sorted(best)},
-            slices=[(claim.partition, claim.start, claim.stop) for claim in claims],
+            version=version,
+            ahead=any(claim.version > version for claim in taken),
+            placed={p: c.shard for p, c in best.items()},
+            slices=[(claim.partition, claim.start, claim.stop) for claim in taken],
             skips=sorted({skip for stock in ours.values() for skip in stock.skips}),
-            steps=min(claim.steps for claim in claims),
+            steps=min(claim.steps for claim in taken),
+            promoted=sum(claim.copy for claim in taken),
         )
+
+
+@dataclass(frozen=True)
+class _Claimed:
+    claim: Claim
+    epoch: Epoch
+    shard: ShardId
+
+    def rank(self, version: int) -> tuple[bool, int, bool, int, int]:
+        """Of two claims to a partition the one with the higher rank is taken."""
+        claim, epoch = self.claim, self.epoch
+        return claim.serves(version), claim.version, not claim.copy, epoch.term.number, epoch.n
 
 
 def _after(one: Epoch, other: Epoch) -> bool:

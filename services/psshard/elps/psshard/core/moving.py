@@ -15,9 +15,10 @@ back but the checkpoint: a shard may have taken the new map and let its old part
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import count
 
 from elps.contracts.ids import PartitionId, ShardId
 from elps.placement import place
@@ -43,7 +44,7 @@ class Phase(Enum):
 class _Wave:
     number: int
     moves: tuple[Move, ...]
-    at: dict[ShardId, tuple[int, int]]  #: target to (copies that are there, version they all hold)
+    at: dict[ShardId, tuple[int, int]]  #: target to (version all its copies hold, how many more)
     progress_at: float  #: monotonic s; of the last progress, or since when there should be some
     behind: bool = True  #: a copy has not reached the version looked at last
     phase: Phase = Phase.FOLLOWING
@@ -51,7 +52,7 @@ class _Wave:
 
     def caught_up(self, version: int) -> bool:
         """Whether all copies hold this version, or a newer one."""
-        return all(held >= version for _, held in self.at.values())
+        return all(held >= version for held, _ in self.at.values())
 
 
 class Moving:
@@ -62,13 +63,16 @@ class Moving:
         sizes: Mapping[PartitionId, int],
         placed: Mapping[PartitionId, ShardId],
         wave_bytes: int = WAVE_BYTES,
+        numbers: Iterator[int] | None = None,
     ) -> None:
+        """`numbers` of waves are not given out twice under one epoch, whoever follows for whatever reason."""
         self.placed = dict(placed)  #: the map in force, or being exchanged
         self._sizes, self._wave_bytes = dict(sizes), wave_bytes
         self._wanted: tuple[ShardId, ...] | None = None  #: None: where everything is, is right
         self._wave: _Wave | None = None
         self._idle = True  #: nothing is to be moved: `place`, which takes its time, said so
-        self._number = 0
+        self._numbers = numbers or count(1)
+        self._number = 0  #: of the newest wave
         self.exchanges = 0  #: how often the map was exchanged, the exchange under way included
         self._retry_at, self._retry_s = 0.0, FIRST_RETRY_S
         self._obstacle = ""  #: why the last wave was given up
@@ -108,14 +112,14 @@ class Moving:
         stalled = wave.behind and now - wave.progress_at > STALLED_S
         if not stalled or wave.phase is Phase.EXCHANGING:
             return []
-        behind = ", ".join(sorted(s for s, (_, held) in wave.at.items() if held < version))
+        behind = ", ".join(sorted(s for s, (held, _) in wave.at.items() if held < version))
         return self.failed(wave.number, f"the copies on {behind} make no progress", now)
 
     def followed(self, shard: ShardId, wave: int, have: int, version: int, now: float) -> None:
-        """A target tells how many of its copies are there, and which version all of them hold; -1: not all there."""
+        """A target tells how far its copies are: all hold `version`, and `have` of them more; see `Followed`."""
         current = self._current(wave)
-        if current is not None and shard in current.at and (have, version) > current.at[shard]:
-            current.at[shard], current.progress_at = (have, version), now
+        if current is not None and shard in current.at and (version, have) > current.at[shard]:
+            current.at[shard], current.progress_at = (version, have), now
 
     def failed(self, wave: int, reason: str, now: float) -> list[Command]:
         """A copy cannot go on following."""
@@ -223,8 +227,8 @@ class Moving:
         if not moves:
             self._idle = True
             return []
-        self._number += 1
-        at = {move.target: (0, -1) for move in moves}
+        self._number = next(self._numbers)
+        at = {move.target: (-1, 0) for move in moves}
         self._wave = _Wave(self._number, tuple(moves), at, now)
         return [do.Follow(self._number, self._wave.moves)]
 

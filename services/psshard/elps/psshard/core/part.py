@@ -62,6 +62,8 @@ class Advance:
     """Samples really counted; 0 means that the values go over unchanged and no step is taken."""
     step: int
     """Number of this optimizer step, from 1; of the newest one when `count` is 0."""
+    skipped: tuple[Interval, ...] = ()
+    """What of the iteration is not counted: a copy that takes the step has to know it, should it take over."""
 
 
 @dataclass
@@ -177,11 +179,12 @@ class Part:
         if p.advancing or p.adding or self.gate < p.version:
             return None
         whole = self.geometry.iteration(p.version)
-        skipped = sum(s.size for s in self._skips.within(whole))
-        if p.accepted.size + skipped < whole.size:
+        skipped = tuple(self._skips.within(whole))
+        if p.accepted.size + sum(s.size for s in skipped) < whole.size:
             return None
         p.advancing = True
-        return Advance(partition, p.version, p.accepted.size, p.steps + (p.accepted.size > 0))
+        steps = p.steps + (p.accepted.size > 0)
+        return Advance(partition, p.version, p.accepted.size, steps, skipped)
 
     def advanced(self, done: Advance) -> None:
         """The next version is written."""

@@ -9,6 +9,7 @@ from elps.psshard.core.deadlines import Deadlines
 from elps.psshard.core.goal import Goal
 from elps.psshard.core.lending import Lending
 from elps.psshard.core.moving import Moving
+from elps.psshard.core.replicating import Replicas
 from elps.psshard.core.saving import Saving
 from elps.psshard.core.skipping import Skipping
 from elps.stream.interval import Interval
@@ -30,6 +31,7 @@ class Readable:
     _skipping: Skipping
     _saving: Saving
     _moving: Moving
+    _replicas: Replicas
     _trained_before: float
     _begun: float | None
 
@@ -59,6 +61,11 @@ class Readable:
     def moving(self) -> str:
         """What is on its way between shards, for people."""
         return self._moving.waiting_for()
+
+    @property
+    def replicas(self) -> str:
+        """How the replicas stand, for people; empty for a job without."""
+        return self._replicas.state()
 
     @property
     def boundary(self) -> int | None:
@@ -92,6 +99,8 @@ class Readable:
         behind = ", ".join(s for s, v in self.held.items() if v <= low)
         if not self._complete_everywhere:
             return f"version {self.t}: waiting for {behind}"
+        if copies := self._replicas.waiting_for(self.t):
+            return copies
         if awaited := self._skipping.awaited():
             return f"a skip is being decided: waiting for {', '.join(awaited)}"
         cut = self._lending.cuts.get(self.t)
