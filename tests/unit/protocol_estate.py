@@ -91,7 +91,7 @@ def bequeathed(shard: Shard) -> Estate:
 
 def _heirloom(block: Block) -> Block:
     """Its values and state; what was collected of the open iteration stays with those who may still add to it."""
-    return type(block)(list(block.values), block.momentum, first=block.first)
+    return type(block)(list(block.values), block.momentum, first=block.first, skips=block.skips)
 
 
 def inherit(shard: Shard, part: Part, slab: Slab, mine: list[PartitionId], start: int) -> bool:

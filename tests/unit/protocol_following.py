@@ -55,7 +55,7 @@ class Copy:
     state: State = (0, 0, 0)
     first: int = -1  #: version it came at
     before: int = 0  #: value at the version before
-    skips: tuple[Interval, ...] = ()  #: of the iteration of its last step
+    skips: frozenset[Interval] = frozenset()  #: behind it
 
 
 @dataclass
@@ -141,7 +141,8 @@ class Following:
         assert shard.part is not None
         version = shard.part.version(p)
         state = (block.values[version % 2], block.momentum, shard.part.steps(p))
-        shard.world.net.send(feed.link, feed.follower.came, feed, p, version, state)
+        skips = block.skips
+        shard.world.net.send(feed.link, feed.follower.came, feed, p, version, state, skips)
         if "state-late" in shard.world.off:
             shard.world.net.later(self._subscribe, feed, p)
         else:
@@ -174,11 +175,18 @@ class Following:
             self.early.append((feed.key, call, (feed, *arguments)))
         return False
 
-    def came(self, feed: Feed, p: PartitionId, version: int, state: State) -> None:
+    def came(
+        self,
+        feed: Feed,
+        p: PartitionId,
+        version: int,
+        state: State,
+        skips: frozenset[Interval],
+    ) -> None:
         """A copy's values and state."""
-        if self._is_for_now(feed, self.came, p, version, state):
+        if self._is_for_now(feed, self.came, p, version, state, skips):
             copy = self.copies[p]
-            copy.version, copy.state, copy.first = version, state, version
+            copy.version, copy.state, copy.first, copy.skips = version, state, version, skips
             self._tell_progress()
 
     def stepped(self, feed: Feed, advance: Advance, total: int) -> None:
@@ -187,7 +195,7 @@ class Following:
             return
         copy, off = self.copies[advance.partition], self.shard.world.off
         assert copy.version == advance.iteration or "any-sum" in off, (copy, advance)
-        copy.before, copy.skips = copy.state[0], advance.skipped
+        copy.before, copy.skips = copy.state[0], copy.skips | {*advance.skipped}
         if advance.count and copy.version >= 0:
             copy.state = step(copy.state, total, advance.count)
             assert copy.state[2] == advance.step or "any-sum" in off

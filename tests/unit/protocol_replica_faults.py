@@ -80,7 +80,9 @@ def _off(what: str = "", **how: Any) -> dict[str, Any]:
 
 REPLICA_FAULTS = {
     "no-hold": Fault("no gate waits for replicas", 500, _off(replicas=NoHold)),
-    "free-on-break": Fault("a gate that waits for no new replica", 2_000, _off(replicas=FreeOnBreak)),
+    "free-on-break": Fault(
+        "a gate that waits for no new replica", 2_000, _off(replicas=FreeOnBreak)
+    ),
     "after-the-gate": Fault("they count too early", 3_000, _off(replicas=AfterTheGate)),
     "bare-exchange": Fault("the map is exchanged without them", 3_000, _off(clock=BareExchange)),
     "any-version": Fault("a copy lacks the version", 3_000, _off(taking=AnyVersion)),

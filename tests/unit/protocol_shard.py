@@ -38,6 +38,7 @@ class Block:
     writing: bool = False
     feeds: list[Feed] = field(default_factory=list)  #: are told each sum
     first: int = 0  #: version it came at
+    skips: frozenset[Interval] = frozenset()  #: behind it
 
     @classmethod
     def at(cls, version: int, state: State) -> Block:
@@ -49,7 +50,7 @@ class Block:
     def of(cls, copy: Copy) -> Block:
         """Of a partition that followed."""
         block = cls.at(copy.version, copy.state)
-        block.first = copy.first
+        block.first, block.skips = copy.first, copy.skips
         if copy.version > copy.first:
             block.values[(copy.version - 1) % 2] = copy.before
         return block
@@ -170,7 +171,7 @@ class Shard(Heir):
                 block, at = slab[p], part.version(p)
                 state = block.values[at % 2], block.momentum, part.steps(p)
                 before = block.values[(at - 1) % 2]
-                self.keep({p: Copy(at, state, block.first, before)})
+                self.keep({p: Copy(at, state, block.first, before, block.skips)})
             self.spare = {p: copy for p, copy in self.spare.items() if p not in mine}
         self.following.forget()
         self.standing.forget()
@@ -360,7 +361,7 @@ class Shard(Heir):
             state = step(state, total, advance.count)
             assert state[2] == advance.step
         block.values[(advance.iteration + 1) % 2], block.momentum = state[:2]
-        block.writing = False
+        block.writing, block.skips = False, block.skips | {*advance.skipped}
         for feed in block.feeds:
             feed.tell(advance, total)
         part.advanced(advance)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import random
 import sys
-from itertools import count
 from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,9 @@ class World(Failures):
         self.rebalanced = 0  #: plans of shares that counted
         self.missed = self.dismissed = self.released = self.rolled_back = 0
         self.exchanges = self.troubles = self.inherited = self.bereft = self.promoted = 0
-        self.must_recover: ShardId | None = None  #: it is lost, but everything that it had has a replica
+        self.must_recover: ShardId | None = (
+            None  #: it is lost, but everything that it had has a replica
+        )
         self.kept = list(self.job.skips)  #: the list of skips in the store
         self.saved_skips: list[Interval] = []  #: with the checkpoints
         self.history = NO_EPOCH  #: the newest opening that the scheduler has heard of

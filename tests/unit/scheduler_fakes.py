@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +56,14 @@ class Hosted:
             self.owners = {n: found[n] for n in newest[1]}
         else:
             self.owners = dict(found)
+
+    def lose(self, gone: Iterable[ShardId], checkpoint: int) -> None:
+        """Shards are gone with what they had: the others go on with all of it, from the checkpoint."""
+        for name in gone:
+            self.copies.pop(name, None)
+            self.shards = [shard for shard in self.shards if shard != name]
+            if self.owners.pop(name, None) is not None:
+                self.iteration = min(self.iteration, checkpoint)
 
     def hold(self) -> None:
         """What is on the shards is of this iteration."""
@@ -173,6 +181,7 @@ class FakeShard(FakeMember):
                     if message.plan > held.plan:
                         held.plan = message.plan
                         held.wanted = [address.shard for address in message.shards]
+                        held.lose(message.lost, checkpoints.get(job, 0))
 
 
 @dataclass

@@ -5,8 +5,10 @@ from __future__ import annotations
 from scheduler_desk import Desk
 from test_scheduler_scaling import beats, running, scale, told
 
+from elps.contracts.ids import ShardId
 from elps.contracts.messages import DirectJob, DropJob, HostJob
 from elps.contracts.state import Allocation, JobState
+from elps.scheduler.core.events import ShardRefused
 
 
 def allocation(desk: Desk) -> Allocation:
@@ -138,18 +140,35 @@ def test_a_shard_that_dies_before_it_holds_anything_costs_the_job_nothing() -> N
     assert desk.term() == term
 
 
-def test_a_shard_that_dies_with_what_it_holds_takes_the_job_back_to_its_checkpoint() -> None:
+def test_a_shard_that_dies_with_what_it_holds_is_told_to_the_leader_and_replaced_once_that_has_heard() -> (
+    None
+):
     desk = running(pool=2)
     term = desk.term()
     scale(desk, shards=2)
     beats(desk)
+    desk.out.clear()
     desk.shard("s1", incarnation="2", jobs=[])
-    assert "queued" in desk.events()
-    desk.agent(trainers=[])
-    desk.shard("s0", jobs=[])
-    desk.agent()
-    assert desk.term().number > term.number
-    assert len(desk.places()) == 2
+    assert (desk.state(), desk.term(), desk.places()) == (JobState.RUNNING, term, ["s0"])
+    assert "with what it held" in told(desk, "resized")[-1]
+    *_, said = [m for _, m in desk.sent if isinstance(m, DirectJob)]
+    assert (said.lost, [a.shard for a in said.shards]) == (["s1"], ["s0"])
+    beats(desk, obeys=0, holders=["s0", "s1"])
+    assert desk.places() == ["s0"], "it may still count on the one that died"
+    beats(desk, holders=["s0"])
+    beats(desk, holders=["s0"])
+    assert desk.places() == ["s0", "s1"]
+    assert desk.term() == term
+
+
+def test_a_lost_shard_that_nobody_can_replace_leaves_the_job_smaller_than_it_asked() -> None:
+    desk = running(shards=2, pool=2)
+    assert desk.record().document.shards.min == 1
+    scale(desk, shards=2)
+    beats(desk)
+    desk.feed(ShardRefused(ShardId("s1"), "1"))
+    beats(desk, holders=["s0"])
+    assert (desk.state(), desk.places()) == (JobState.RUNNING, ["s0"])
 
 
 def test_a_leader_that_needs_a_shard_that_is_gone_has_its_job_placed_anew_in_bounded_time() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from scheduler_desk import Desk
-from test_scheduler_scaling import beats, running
+from test_scheduler_scaling import beats, running, told
 
 from elps.contracts.ids import ShardId
 from elps.contracts.state import JobState
@@ -48,11 +48,12 @@ def test_a_shard_whose_heartbeat_is_late_is_looked_after_and_one_that_is_in_time
 def test_a_shard_that_is_refused_is_lost_at_once_with_all_that_it_held() -> None:
     desk = running(shards=2, pool=3)
     beats(desk)
+    term = desk.term()
     desk.feed(ShardRefused(ShardId("s1"), "1"))
-    assert desk.state() is not JobState.RUNNING
     assert "s1" not in desk.core.book.pool.shards
-    reasons = [change.reason for change in desk.record().changes]
-    assert any("shard s1 has ended: connections to it are refused" in r for r in reasons)
+    assert (desk.state(), desk.term()) == (JobState.RUNNING, term), "the leader goes on without it"
+    assert "s1" not in desk.places()
+    assert "shard s1 has ended: connections to it are refused" in told(desk, "resized")[0]
 
 
 def test_a_refusal_that_is_meant_for_the_process_before_says_nothing() -> None:

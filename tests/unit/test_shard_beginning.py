@@ -45,6 +45,8 @@ class Lead:
             inherits=OPENED if inherits else None,
         )
         self.lock = threading.Lock()
+        self.epoch = Epoch(self.host.term, 0)
+        self.reopened: list[str] = []
         self.keeper: Any = SimpleNamespace(skips=lambda: None, manifests=list, trouble="")
         self.origin = Origin(self.host)
         self.events: list[tuple[str, str]] = []
@@ -59,6 +61,9 @@ class Lead:
     def open(self, source: Source) -> None:
         assert self.beginning.holders == ({A, B} if isinstance(source, Inheritance) else set())
         self.opened.append(source)
+
+    def reopen(self, reason: str, *, must_restore: bool) -> None:
+        self.reopened.append(reason)
 
     def look_again(self) -> None:
         self.looks += 1
@@ -76,10 +81,10 @@ def test_what_shards_have_needs_neither_the_store_nor_a_trainer() -> None:
     lead = Lead()
     assert lead.beginning.asks
     assert lead.beginning.holders == {A, B}
-    lead.beginning.stocked(A, stock(0))
+    lead.beginning.stocked(A, stock(0), lead.epoch)
     assert "waiting for b" in lead.beginning.waiting_for()
-    lead.beginning.stocked(B, stock(1))
-    lead.beginning.stocked(B, stock(1))
+    lead.beginning.stocked(B, stock(1), lead.epoch)
+    lead.beginning.stocked(B, stock(1), lead.epoch)
     (opened,) = lead.opened
     assert isinstance(opened, Inheritance)
     assert opened.version == 7
@@ -95,8 +100,8 @@ def test_what_is_not_whole_has_the_job_begin_from_the_store(store_first: bool) -
     if store_first:
         lead.beginning.ask_store()
         assert not lead.beginning.settled
-    lead.beginning.stocked(A, stock(0))
-    lead.beginning.stocked(B, Stock())
+    lead.beginning.stocked(A, stock(0), lead.epoch)
+    lead.beginning.stocked(B, Stock(), lead.epoch)
     if not store_first:
         assert not lead.beginning.settled
         assert lead.beginning.waiting_for() == "waiting for the store"
@@ -115,8 +120,8 @@ def test_what_is_not_whole_has_the_job_begin_from_the_store(store_first: bool) -
 def test_a_checkpoint_that_is_gone_fails_the_job_only_if_it_is_needed() -> None:
     needed, spare = Lead(checkpoint=5), Lead(checkpoint=5)
     for lead, more in ((needed, Stock()), (spare, stock(1))):
-        lead.beginning.stocked(A, stock(0))
-        lead.beginning.stocked(B, more)
+        lead.beginning.stocked(A, stock(0), lead.epoch)
+        lead.beginning.stocked(B, more, lead.epoch)
         lead.beginning.ask_store()
     assert needed.failed == ["the checkpoint of iteration 5 is gone from the store"]
     assert spare.failed == []
@@ -126,8 +131,8 @@ def test_a_checkpoint_that_is_gone_fails_the_job_only_if_it_is_needed() -> None:
 def test_an_identity_that_cannot_be_read_is_as_good_as_none() -> None:
     lead = Lead()
     odd = Stock(History(OPENED, "{", 20), OPENED, stock(0, 1).claims)
-    lead.beginning.stocked(A, odd)
-    lead.beginning.stocked(B, Stock())
+    lead.beginning.stocked(A, odd, lead.epoch)
+    lead.beginning.stocked(B, Stock(), lead.epoch)
     assert lead.opened == []
     assert "cannot be read" in lead.events[0][1]
 

@@ -62,7 +62,7 @@ def test_an_order_that_is_repeated_has_progress_told_again() -> None:
     fill(member, 1, version=4)
     for _ in range(2):
         member.follow(EPOCH, wave(1), THERE, no_way)
-    assert reports == [Followed(EPOCH, 1, 1, 4)] * 2
+    assert reports == [Followed(EPOCH, 1, 0, 4)] * 2
     assert np.array_equal(member.following.at(4)[P0].values(4), np.ones(3))
 
 

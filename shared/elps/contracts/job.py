@@ -156,6 +156,9 @@ class JobDocument(_Part, frozen=True, kw_only=True):
     dtype: Literal["float32", "float64"] = "float32"
     workers: Pool = Pool()
     shards: Pool = Pool()
+    replicas: Annotated[int, Meta(ge=0, le=1)] = 0
+    """1: every partition has a copy on another shard that follows it, so that a shard may be lost and nothing is
+    computed again but the open iteration. 0: the job then goes back to its newest checkpoint."""
     evaluate: Evaluate = Evaluate()
     checkpoint: Checkpoint = Checkpoint()
     stop: Stop = Stop()
@@ -183,6 +186,8 @@ def semantic_problems(job: JobDocument) -> list[str]:
     for name, pool in (("workers", job.workers), ("shards", job.shards)):
         if pool.min > pool.max:
             problems.append(f"{name}: min {pool.min} is above max {pool.max}")
+    if job.replicas and job.shards.max < 2:
+        problems.append("replicas: 1 needs a second shard; give shards.max 2 or more")
     if (job.stop.metric is None) != (job.stop.target is None):
         problems.append("stop: metric and target go together; give both or neither")
     if job.batch.global_ % job.batch.granule:

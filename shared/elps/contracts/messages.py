@@ -96,6 +96,8 @@ class HostedJob(msgspec.Struct, frozen=True, kw_only=True):
     """Shards of the job to which the leader has lost its link."""
     moving: str = ""
     """What is on its way between them, for people; empty while everything lies where it is wanted."""
+    replicas: str = ""
+    """How the replicas of the partitions stand, for people; empty for a job without."""
     obeys: int | None = None
     """The highest `DirectJob.plan` heard; the shards of lower ones are no longer heeded. None: it does not heed any."""
     batches: int = 0
@@ -225,6 +227,8 @@ class DirectJob(Message, frozen=True, kw_only=True, tag="direct_job"):
     """Shards that the partitions are to lie on from now on; with `plan` 0 nothing is said of them."""
     plan: int = 0
     """Number of that wish within the term; one with a lower number than was heard before is late and does not count."""
+    lost: list[ShardId] = []
+    """Shards that were the job's and are gone for good, with what they had of it."""
 
 
 class BatchPlan(Message, frozen=True, kw_only=True, tag="batch_plan"):

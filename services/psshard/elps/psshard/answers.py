@@ -94,7 +94,7 @@ class Answers:
             case Trouble():
                 self._trouble(shard, report)
             case Stocked(_, stock):
-                self._lead.beginning.stocked(shard, stock)
+                self._lead.beginning.stocked(shard, stock, epoch)
 
     def _trouble(self, shard: ShardId, trouble: Trouble) -> None:
         with self._lead.lock:

@@ -1,12 +1,16 @@
-"""Where a term begins: with what the shards have of the one before, else at a checkpoint, else at version 0."""
+"""Where a term begins: with what the shards have of the one before, else at a checkpoint, else at version 0.
+
+And where it goes on after a shard was lost: with what the others have, else at a checkpoint."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from typing import Protocol
 
 import structlog
 
+from elps.contracts.epoch import Epoch
 from elps.contracts.errors import ProtocolError, TaskError
 from elps.contracts.ids import ShardId
 from elps.contracts.messages import HostJob
@@ -24,12 +28,16 @@ class Leader(Protocol):
     """What a beginning needs of the leader."""
 
     lock: threading.Lock
+    epoch: Epoch
     keeper: Keeper
     origin: Origin
     reporter: Reporter
 
     def open(self, source: Source) -> None:
         """Begin from there."""
+
+    def reopen(self, reason: str, *, must_restore: bool) -> None:
+        """Go back to the newest checkpoint."""
 
     def look_again(self) -> None:
         """Trainers that were ready before it was known where to begin are looked at now."""
@@ -43,11 +51,15 @@ class Beginning:
 
     def __init__(self, host: HostJob, lead: Leader) -> None:
         self._job, self._lead = host.job, lead
-        shards, newest = [a.shard for a in host.shards], host.progress.checkpoint
         self._taking: Stocktaking | None = None  #: None: the shards are not asked, or it is open
+        self._shards: set[ShardId] = set()  #: those that are asked, until it is opened
+        self._why = ""  #: they are, for people
+        self.deciding = (
+            threading.RLock()
+        )  #: whoever decides where to go on opens the job there before anybody else
         if host.inherits is not None:
-            self._taking = Stocktaking(shards, host.inherits, newest)
-        self._shards = set(shards)
+            shards, newest = [a.shard for a in host.shards], host.progress.checkpoint
+            self.take(shards, host.inherits, newest, "another shard leads now")
         self._stored: tuple[bytes | None, list[Manifest]] | None = None  #: skips, checkpoints
         self.settled = False  #: it is known what to begin from; perhaps a trainer is needed for it
 
@@ -59,36 +71,73 @@ class Beginning:
     @property
     def holders(self) -> set[ShardId]:
         """Shards that may have something of the job before it is opened: none of them may be let go."""
-        return self._shards if self._taking is not None else set()
+        return self._shards
 
-    def stocked(self, shard: ShardId, stock: Stock) -> None:
+    def take(
+        self, shards: Collection[ShardId], since: Epoch, checkpoint: int | None, why: str
+    ) -> None:
+        """Find out what these shards have, under the leader's epoch; it tells them so. Call it under its lock."""
+        self._taking, self._shards = Stocktaking(shards, since, checkpoint), set(shards)
+        self._why = why
+
+    def stocked(self, shard: ShardId, stock: Stock, epoch: Epoch) -> None:
         """A shard has said what it has."""
+        with self._lead.lock:
+            if self._taking is None or epoch != self._lead.epoch:
+                return
+            self._taking.took(shard, stock)
+        self._decide()
+
+    def lose(self, gone: Collection[ShardId], why: str) -> None:
+        """Some will not say it any more."""
+        with self._lead.lock:
+            if self._taking is None or not self._shards & set(gone):
+                return
+            for shard in gone:
+                self._taking.lost(shard)
+            self._shards = self._shards - set(gone)
+            self._why = f"{self._why}; {why}"
+        self._decide()
+
+    def _decide(self) -> None:
+        with self.deciding:
+            self._decide_alone()
+
+    def _decide_alone(self) -> None:
         lead = self._lead
         with lead.lock:
-            if self._taking is None or not self._taking.awaited:
-                return  # it was decided
-            self._taking.took(shard, stock)
-            if self._taking.awaited:
+            if self._taking is None or self._taking.awaited:
                 return
-            found = self._taking.verdict()
+            found, self._taking = self._taking.verdict(), None
             if isinstance(found, Inheritance):
                 try:
                     lead.origin.identity = Identity.of_text(found.history.identity)
                 except ProtocolError as error:
                     found = str(error)
-            self.settled = isinstance(found, Inheritance)
+            resumes, self.settled = self.settled, self.settled or isinstance(found, Inheritance)
         if isinstance(found, Inheritance):
-            version = f"{found.version}{' and the next' if found.ahead else ''}"
-            log.info("inherited", job=self._job, version=version, shards=found.placed)
-            lead.open(found)
-        else:
-            lead.reporter.event("rolled_back", f"another shard leads now, and {found}")
+            self._go_on(found)
         with lead.lock:
-            self._taking = None
-        if self.settled:
-            lead.look_again()
+            self._shards = set()
+        if isinstance(found, Inheritance):
+            if not resumes:
+                lead.look_again()
+        elif resumes:
+            must_restore = lead.reporter.progress.checkpoint is not None
+            lead.reopen(f"{self._why}, and {found}", must_restore=must_restore)
         else:
+            lead.reporter.event("rolled_back", f"{self._why}, and {found}")
             self._look()
+
+    def _go_on(self, found: Inheritance) -> None:
+        version = f"{found.version}{' and the next' if found.ahead else ''}"
+        log.info("inherited", job=self._job, version=version, shards=found.placed)
+        lead = self._lead
+        if found.promoted:
+            partitions = f"{found.promoted} of {len(found.placed)} partitions"
+            what = f"{self._why}: {partitions} go on from their replicas at version {found.version}"
+            lead.reporter.event("recovered", what)
+        lead.open(found)
 
     def ask_store(self) -> None:
         """Get the newest checkpoint and the skips; waits for the store, however long that takes."""
@@ -118,7 +167,8 @@ class Beginning:
     def waiting_for(self) -> str:
         """Who is waited for before the job is opened, for people; call it under the leader's lock."""
         if self._taking is not None:
-            return f"waiting for {', '.join(self._taking.awaited)} to say what is there"
+            awaited = ", ".join(self._taking.awaited)
+            return f"{self._why}: waiting for {awaited} to say what is there"
         if not self.settled:
             return self._lead.keeper.trouble or "waiting for the store"
         return "waiting for a trainer to be ready"

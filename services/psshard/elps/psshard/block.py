@@ -10,7 +10,7 @@ Threads: at most one adds or writes at a time, under the block's lock. Who may r
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from typing import Any
 
@@ -54,18 +54,24 @@ class Block:
         self._filled = False  #: whether the sum holds anything of this iteration
         self._slots: list[tuple[Interval, Array]] = []
         self._version, self._steps = -1, 0  #: newest version written, and steps behind it
-        self._tell: Tell | None = None  #: is told each sum
+        self._first = -1  #: version that the values came at
+        self._skips: set[Interval] = (
+            set()
+        )  #: of the iterations behind the newest version, as far as they were here
+        self._tells: list[Tell] = []  #: are told each sum
         self._sealed = False
 
     def heirloom(self) -> Block:
         """A block for the term to come, with the versions that are here; this one is sealed, its sum is forgotten.
 
-        Waits for what is being added or written just now.
+        Waits for what is being added or written just now. Who receives a sum for a copy does so without the lock, so the
+        heir gets an array of its own for that.
         """
         with self._lock:
-            self._sealed, self._tell = True, None
-            heir = copy(self)  # with the same arrays, under the same lock
-            heir._sealed, heir._filled, heir._slots = False, False, []
+            self._sealed, self._tells = True, []
+            heir = copy(self)  # with the same values and state, under the same lock
+            heir._sealed, heir._filled, heir._slots, heir._tells = False, False, [], []
+            heir._sum, heir._skips = np.zeros_like(self._sum), set(self._skips)
             return heir
 
     @property
@@ -89,7 +95,7 @@ class Block:
             for name, array in self._state.items():
                 if name in arrays:
                     np.copyto(array, arrays[name])
-            self._version, self._steps = version, steps
+            self._version, self._steps, self._first = version, steps, version
 
     def add(self, interval: Interval, gradient: Array) -> None:
         """Add an accepted gradient sum; under `deterministic` keep it until its iteration is complete."""
@@ -119,8 +125,8 @@ class Block:
             if advance.count and not self._filled:
                 self._sum[:] = 0
             lr = self._step(advance)
-            if self._tell is not None:
-                self._tell(advance, self._sum)
+            for tell in self._tells:
+                tell(advance, self._sum)
             return lr
 
     def array(self, name: str, version: int) -> Array:
@@ -132,20 +138,24 @@ class Block:
         """The sum, to be filled by who follows another block."""
         return self._sum
 
-    def at(self, version: int, steps: int) -> None:
-        """All arrays have been filled as they were at `version`."""
+    def at(self, version: int, steps: int, skips: Iterable[Interval] = ()) -> None:
+        """All arrays have been filled as they were at `version`, with these skips behind it."""
         with self._lock:
-            self._version, self._steps = version, steps
+            self._version, self._steps, self._first = version, steps, version
+            self._skips = set(skips)
 
     def follow(self, advance: Advance) -> None:
         """Take the step that the owner of the partition took, from the same sum."""
         with self._lock:
+            if self._sealed:
+                raise Sealed
             self._step(advance)
 
     def _step(self, advance: Advance) -> float:
         old, new = self.values(advance.iteration), self.values(advance.iteration + 1)
         self._filled = False
         self._version, self._steps = advance.iteration + 1, advance.step
+        self._skips.update(advance.skipped)
         if not advance.count:
             np.copyto(new, old)
             return 0.0
@@ -163,20 +173,31 @@ class Block:
         arrays = {name: array.copy() for name, array in self._state.items()}
         return {VALUES: self.values(version).copy(), **arrays}
 
-    def tell(self, tell: Tell) -> tuple[int, int, dict[str, Array]]:
-        """A copy of the newest version, with its number and the steps behind it; from then on `tell` gets each sum.
+    def tell(self, tell: Tell) -> tuple[int, int, list[Interval], dict[str, Array]]:
+        """A copy of the newest version: its number, the steps and skips behind it, the arrays.
 
-        It is called under the block's lock, and has to copy what it wants to keep.
+        From then on `tell` gets each sum. It is called under the block's lock, and has to copy what it wants to keep.
         """
         with self._lock:
-            self._tell = tell
-            return self._version, self._steps, self._copy(self._version)
+            self._tells = [*self._tells, tell]
+            return self._version, self._steps, sorted(self._skips), self._copy(self._version)
 
     def tell_no_more(self, tell: Tell) -> None:
-        """End it; another one's is left alone."""
+        """End it; others' are left alone."""
         with self._lock:
-            if self._tell == tell:
-                self._tell = None
+            self._tells = [other for other in self._tells if other != tell]
+
+    @property
+    def skips(self) -> list[Interval]:
+        """Skips of the iterations behind the newest version, in order, as far as those were here or its owner told."""
+        with self._lock:
+            return sorted(self._skips)
+
+    @property
+    def oldest(self) -> int:
+        """The oldest version that can still be read."""
+        with self._lock:
+            return max(self._version - 1, self._first)
 
     def newest(self) -> tuple[int, int]:
         """Newest version written, and the steps behind it."""

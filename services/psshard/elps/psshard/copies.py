@@ -1,8 +1,9 @@
-"""A shard's part in a wave of moves: the copies it makes of others' partitions, and those it sends of its own."""
+"""A shard's part in what is copied: the copies it makes of others' partitions, and those it sends of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from elps.contracts.errors import ProtocolError
@@ -10,7 +11,7 @@ from elps.contracts.ids import PartitionId, ShardId
 from elps.contracts.job import JobDocument
 from elps.psshard.block import Block
 from elps.psshard.feeding import Feeder
-from elps.psshard.following import Following, WaveKey
+from elps.psshard.following import Copy, Following, WaveKey
 from elps.psshard.reports import Followed, Report, Unfollowed
 from elps.psshard.wave import Wave
 from elps.wire.connection import Connection
@@ -19,13 +20,22 @@ Connect = Callable[[ShardId], Connection]
 """Makes a connection that feeds the copies on a shard."""
 
 
+@dataclass(frozen=True)
+class _Part:
+    """What this shard does for a wave."""
+
+    key: WaveKey
+    feeders: list[Feeder]
+
+
 class Copies:
-    """At most one wave at a time. Plain state; the member guards it."""
+    """At most one wave of partitions that move, and one of replicas. Plain state; the member guards it."""
 
     def __init__(self, document: JobDocument) -> None:
         self.following = Following(document)
-        self._feeders: list[Feeder] = []
-        self._key: WaveKey | None = None
+        self.spare: dict[PartitionId, Copy] = {}
+        """Given up, but as long as no gate is announced that is newer they may be all that is left of a partition."""
+        self._parts: dict[bool, _Part] = {}  #: whether it is of replicas to what is done
 
     def begin(
         self,
@@ -37,11 +47,12 @@ class Copies:
         connect: Connect,
         report: Callable[[Report], None],
     ) -> list[Feeder]:
-        """Take part in a wave, in place of the one before; returns what is to be started.
+        """Take part in a wave, in place of the one of its kind before; returns what is to be started.
 
         A repeat changes nothing; see `standing`. `ProtocolError` for a partition that is not here to be copied.
         """
-        if key == self._key:
+        before = self._parts.get(wave.standing)
+        if before is not None and before.key == key:
             return []
         feeders = []
         for target, partitions in wave.to_feed(me).items():
@@ -49,27 +60,63 @@ class Copies:
                 raise ProtocolError(f"partition {missing[0]} is not here to be copied")
             blocks = {p: here[p] for p in partitions}
             feeders.append(Feeder(key, blocks, partial(connect, target), report))
-        self.end()
-        self._key, self._feeders = key, feeders
+        self._end(wave.standing)
+        self._parts[wave.standing] = _Part(key, feeders)
         self.following.expect(key, wave.to_follow(me), iterations)
         return feeders
 
-    def standing(self) -> list[Report]:
-        """How the wave stands here: told again when the leader repeats itself, since its answers may be lost, too."""
-        if self._key is None:
+    def standing(self, *, replicas: bool) -> list[Report]:
+        """How a wave stands here: told again when the leader repeats itself, since its answers may be lost, too."""
+        part = self._parts.get(replicas)
+        if part is None:
             return []
-        have, version = self.following.progress(self._key)
-        out: list[Report] = [Followed(*self._key, have, version)] if have else []
-        failures = [f.failure for f in self._feeders]
-        return out + [Unfollowed(*self._key, failure) for failure in failures if failure]
+        version, have = self.following.progress(part.key)
+        out: list[Report] = [Followed(*part.key, have, version)] if have or version >= 0 else []
+        failures = [f.failure for f in part.feeders]
+        return out + [Unfollowed(*part.key, failure) for failure in failures if failure]
 
-    def end(self, key: WaveKey | None = None) -> None:
-        """Let go of everything; where a wave is named, only if it is of this one or of one before it."""
-        if key is not None and (
-            self._key is None or self._key[0] != key[0] or self._key[1] > key[1]
-        ):
+    def unfollow(self, key: WaveKey, *, replicas: bool) -> None:
+        """A wave is given up, and those of its kind before it."""
+        part = self._parts.get(replicas)
+        if part is not None and part.key[0] == key[0] and part.key[1] <= key[1]:
+            self._end(replicas)
+
+    def end(self) -> None:
+        """The epoch is over: what is here is spare."""
+        self._end(replicas=False, keep=True)
+        self._end(replicas=True)
+
+    def turn(self, owned: Mapping[PartitionId, Copy] | None, mine: Collection[PartitionId]) -> None:
+        """Another epoch begins, which owns some of what is here or was owned; None: it begins with other values."""
+        self.end()
+        if owned is None:
+            self.spare = {}
             return
-        for feeder in self._feeders:
+        self.keep(owned)
+        self.spare = {p: copy for p, copy in self.spare.items() if p not in mine}
+
+    def keep(self, copies: Mapping[PartitionId, Copy]) -> None:
+        """These are not needed any more, as it seems."""
+        for p, copy in copies.items():
+            if p not in self.spare or self.spare[p].version < copy.version:
+                self.spare[p] = copy
+
+    def left_behind(self, version: int) -> None:
+        """Every partition has this version, where it survives: no older one is gone back to."""
+        self.spare = {p: copy for p, copy in self.spare.items() if copy.version >= version}
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of all copies."""
+        spare = sum(copy.block.size_bytes for copy in self.spare.values())
+        return self.following.size_bytes + spare
+
+    def _end(self, replicas: bool, *, keep: bool | None = None) -> None:
+        part = self._parts.pop(replicas, None)
+        if part is None:
+            return
+        for feeder in part.feeders:
             feeder.close()
-        self._feeders, self._key = [], None
-        self.following.forget()
+        copies = self.following.forget(part.key)
+        if replicas if keep is None else keep:
+            self.keep(copies)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 import structlog
 
 from elps.contracts.epoch import Epoch
-from elps.contracts.ids import JobId
+from elps.contracts.ids import JobId, ShardId
 from elps.contracts.messages import Address, BatchPlan, DirectJob, Phase
 from elps.psshard.beginning import Beginning
 from elps.psshard.core.batches import Batches
@@ -39,6 +39,9 @@ class Leader(Protocol):
     trainers: Trainers
     beginning: Beginning
     reporter: Reporter
+
+    def lose(self, gone: Collection[ShardId]) -> bool:
+        """Shards are gone with what they had."""
 
     def event(
         self, ask: Callable[[Clock, float], list[Command]], epoch: Epoch | None = None
@@ -79,7 +82,8 @@ class Directions:
             self._know(message.shards)
             with lead.lock:
                 lead.origin.want(message.shards)
-            lead.event(lambda clock, now: clock.want(lead.origin.targets, now))
+            if not message.lost or not lead.lose(message.lost):
+                lead.event(lambda clock, now: clock.want(lead.origin.targets, now))
             self.obeys = message.plan
         lead.event(lambda clock, now: clock.pause(now) if pause else clock.resume(now))
         if pause and not_begun:

@@ -1,4 +1,4 @@
-"""What a shard keeps of a job when a term is over and the next one goes on from it."""
+"""What a shard keeps of a job when an epoch is over and the next one goes on from what its shards have."""
 
 from __future__ import annotations
 
@@ -11,17 +11,30 @@ from elps.psshard.assignment import Assignment, NotHere
 from elps.psshard.block import Block
 from elps.psshard.core.inheriting import Claim, Stock
 from elps.psshard.core.part import Part
+from elps.psshard.following import Copy
 
 
 class Estate:
-    """Blocks of a term that is over, for the next one to take over. Any thread may ask."""
+    """Blocks of an epoch that is over, for the next one to take over. Any thread may ask."""
 
     def __init__(
-        self, epoch: Epoch, assignment: Assignment, part: Part, blocks: Mapping[PartitionId, Block]
+        self,
+        epoch: Epoch,
+        assignment: Assignment,
+        part: Part,
+        blocks: Mapping[PartitionId, Block],
+        copies: Mapping[PartitionId, Copy],
     ) -> None:
+        """`blocks` were owned here; `copies` were not, or not any more."""
         self._epoch, self._assignment, self._part = epoch, assignment, part
         # From a leader that did not say what its values come from nothing can be inherited.
-        self._blocks = dict(blocks) if assignment.history is not None else {}
+        known = assignment.history is not None
+        self._blocks = dict(blocks) if known else {}
+        bounds = {PartitionId(n): (start, stop) for n, start, stop in assignment.partitions}
+        self._bounds = {p: bounds[p] for p in self._blocks}
+        self._copied = {p for p in copies if p not in self._blocks} if known else set()
+        self._blocks |= {p: copies[p].block for p in self._copied}
+        self._bounds |= {p: copies[p].bounds for p in self._copied}
         self._lock = threading.Lock()
         self._sealed = False
 
@@ -30,16 +43,20 @@ class Estate:
         blocks = self._heirlooms()
         if not blocks:
             return Stock()
-        bounds = {n: (start, stop) for n, start, stop in self._assignment.partitions}
-        claims = tuple(Claim(p, *bounds[p], *blocks[p].newest()) for p in sorted(blocks))
-        return Stock(self._assignment.history, self._epoch, claims, tuple(self._part.skips))
+        claims = tuple(
+            Claim(p, *self._bounds[p], *b.newest(), oldest=b.oldest, copy=p in self._copied)
+            for p, b in sorted(blocks.items())
+        )
+        # What the owner of a copied partition was told of skips may not have come here, but with the sums of it.
+        skips = {*self._part.skips, *(skip for p in self._copied for skip in blocks[p].skips)}
+        return Stock(self._assignment.history, self._epoch, claims, tuple(sorted(skips)))
 
     def take(self, assignment: Assignment) -> dict[PartitionId, Block]:
         """The blocks of an assignment; `NotHere` when one is not at its version, or at the next one."""
         blocks, taken = self._heirlooms(), {}
         for number, start, stop in assignment.partitions:
             p = PartitionId(number)
-            if p not in blocks or (number, start, stop) not in self._assignment.partitions:
+            if p not in blocks or (start, stop) != self._bounds[p]:
                 raise NotHere(f"partition {p} of elements {start} to {stop} was not left here")
             if not assignment.start <= blocks[p].newest()[0] <= assignment.start + 1:
                 raise NotHere(f"partition {p} was not left here at version {assignment.start}")

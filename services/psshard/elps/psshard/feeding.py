@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 import structlog
 
 from elps.contracts.errors import ElpsError, ProtocolError
 from elps.contracts.ids import PartitionId
-from elps.psshard.block import Array, Block
+from elps.psshard.block import Array, Block, Sealed
 from elps.psshard.core.part import Advance
 from elps.psshard.following import Following, WaveKey
 from elps.psshard.reports import Followed, Report, Unfollowed
+from elps.stream.interval import Interval
 from elps.wire.connection import Connection
 from elps.wire.frames import MAX_PART_BYTES, Header, Kind
 
-MAX_WAITING_BYTES = 128 << 20
-"""Sums that wait to be sent; a follower that lets more of them gather is too slow."""
+MAX_WAITING_BYTES, MAX_WAITING_VERSIONS = 128 << 20, 2
+"""Sums that wait to be sent, whichever is more; a follower that lets more of them gather is too slow."""
 TOLD_WAIT_S = 10.0
 """How long an owner that is ahead of the leader's word waits for it at the follower."""
 IDLE_S = 0.5
+TELL_S = 0.5
+"""That single copies have advanced is told at most this often; that all have, at once."""
 TOO_SLOW = "the follower takes the sums more slowly than they come"
 
 log = structlog.get_logger()
@@ -47,6 +52,8 @@ class Feeder:
         self._closed = False
         self.failure = ""  #: why it ended, if not because it was told to
         self._connection: Connection | None = None
+        sizes = [block.size * block.dtype.itemsize for block in blocks.values()]
+        self._limit = max(MAX_WAITING_BYTES, MAX_WAITING_VERSIONS * sum(sizes))
 
     def start(self) -> None:
         """Begin."""
@@ -95,12 +102,13 @@ class Feeder:
             self._failed(Unfollowed(*self._key, reason))
 
     def _send_state(self, connection: Connection, partition: PartitionId, block: Block) -> None:
-        version, steps, arrays = block.tell(self._tell)
+        version, steps, skips, arrays = block.tell(self._tell)
+        about = {"steps": steps, "skips": [(i.lo, i.hi) for i in skips]}
         head = Header(
             Kind.STATE, self._key[0], partition=partition, iteration=version, ticket=self._key[1]
         )
         for name, array in arrays.items():
-            connection.send(head, {"name": name, "steps": steps}, array.data.cast("B"))
+            connection.send(head, {"name": name, **about}, array.data.cast("B"))
 
     def _tell(self, advance: Advance, total: Array) -> None:
         """A block has collected an iteration; called under its lock."""
@@ -108,7 +116,7 @@ class Feeder:
         with self._changed:
             if self._closed or self._overrun:
                 return
-            self._overrun = self._waiting_bytes + size > MAX_WAITING_BYTES
+            self._overrun = self._waiting_bytes + size > self._limit
             if self._overrun:
                 self._queue.clear()
             else:
@@ -140,7 +148,9 @@ class Feeder:
                 ticket=self._key[1],
             )
             body = total.data.cast("B") if total is not None else None
-            connection.send(head, {"count": advance.count, "step": advance.step}, body)
+            skips = [(i.lo, i.hi) for i in advance.skipped]
+            meta = {"count": advance.count, "step": advance.step, "skips": skips}
+            connection.send(head, meta, body)
         return True
 
 
@@ -152,7 +162,7 @@ class FeedConnection:
     ) -> None:
         self._connection, self._following, self._report = connection, following, report
         self._scratch = memoryview(bytearray(MAX_PART_BYTES))
-        self._told = (0, -1)
+        self._told, self._told_at = (-1, 0), 0.0  #: progress told last, and when
 
     def serve(self) -> None:
         """Serve until the connection ends. Then the copies stay as they are: whether they do is the leader's to say."""
@@ -169,10 +179,14 @@ class FeedConnection:
                     self._sum(key, header, meta)
                 case _:
                     raise ProtocolError(f"{header.kind.name} on a connection that feeds")
-            progress = self._following.progress(key)
-            if progress != self._told:
-                self._told = progress
-                self._report(Followed(*key, *progress))
+            self._tell_progress(key)
+
+    def _tell_progress(self, key: WaveKey) -> None:
+        version, have = progress = self._following.progress(key)
+        now = time.monotonic()
+        if version > self._told[0] or (progress > self._told and now - self._told_at >= TELL_S):
+            self._told, self._told_at = progress, now
+            self._report(Followed(*key, have, version))
 
     def _state(self, key: WaveKey, header: Header, meta: dict[str, Any]) -> None:
         name, steps = str(meta.get("name")), _number(meta, "steps")
@@ -182,7 +196,7 @@ class FeedConnection:
             self._connection.discard(header, self._scratch)
             return
         self._connection.body(header, array.data.cast("B"))
-        self._following.came(key, partition, name, header.iteration, steps)
+        self._following.came(key, partition, name, header.iteration, steps, _skips(meta))
 
     def _sum(self, key: WaveKey, header: Header, meta: dict[str, Any]) -> None:
         advance = Advance(
@@ -190,6 +204,7 @@ class FeedConnection:
             header.iteration,
             _number(meta, "count"),
             _number(meta, "step"),
+            tuple(_skips(meta)),
         )
         block = self._following.block(key, advance.partition, advance.iteration)
         if block is None:
@@ -197,7 +212,10 @@ class FeedConnection:
             return
         if advance.count:
             self._connection.body(header, block.total.data.cast("B"))
-        block.follow(advance)
+        try:
+            block.follow(advance)
+        except Sealed:
+            return  # what is here is another term's
         self._following.advanced(key, advance)
 
 
@@ -206,3 +224,11 @@ def _number(meta: dict[str, Any], name: str) -> int:
     if not isinstance(value, int) or value < 0:
         raise ProtocolError(f"{name} is {value!r}, expected a whole number")
     return value
+
+
+def _skips(meta: dict[str, Any]) -> list[Interval]:
+    try:
+        pairs = msgspec.convert(meta.get("skips", []), list[tuple[int, int]])
+        return [Interval(lo, hi) for lo, hi in pairs]
+    except (msgspec.ValidationError, ValueError):
+        raise ProtocolError("skips that cannot be read") from None

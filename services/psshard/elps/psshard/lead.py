@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from itertools import count
 
 import structlog
 
@@ -103,6 +104,7 @@ class Lead:
                 self.epoch = self.opened = epoch
                 self.checkpointing.forget()
                 self.reporter.opened(rules, source)
+                numbers = count(1)
                 clock = self.clock = Clock(
                     rules,
                     self.origin.holders,
@@ -112,7 +114,8 @@ class Lead:
                     checkpoint=self.reporter.progress.checkpoint,
                     evaluated=self.reporter.evaluated_at(source),
                     trained_s=self.reporter.progress.training_s,
-                    moving=self.origin.moving(),
+                    moving=self.origin.moving(numbers),
+                    replicas=self.origin.replicas(numbers),
                     ahead=isinstance(source, Inheritance) and source.ahead,
                     batches=self._directions.batches,
                 )
@@ -139,6 +142,31 @@ class Lead:
     def _assign(self, epoch: Epoch, told: dict[ShardId, Assignment]) -> None:
         for shard, assignment in told.items():
             self._peers.tell(shard, epoch, assignment)
+
+    def lose(self, gone: Collection[ShardId]) -> bool:
+        """Shards are gone with what they had: go on from what the others have. False if they had nothing."""
+        with self.beginning.deciding:
+            return self._lose(set(gone), f"{', '.join(sorted(gone))} lost")
+
+    def _lose(self, gone: set[ShardId], why: str) -> bool:
+        with self.lock:
+            self.origin.forget(gone)
+            clock, left = self.clock, [s for s in self._peers if s not in gone]
+            if not self._holders & gone or self._ended is not None:
+                return False
+            if clock is not None and self.origin.history is not None:
+                self.reporter.follow(clock, time.monotonic())
+                self.clock, self.epoch = None, Epoch(self.host.term, self.epoch.n + 1)
+                self.opened, since = self.epoch, self.origin.history.opened
+                self.beginning.take(left, since, self.reporter.progress.checkpoint, why)
+            epoch = self.epoch
+        self._peers.keep(left)
+        if clock is None:
+            self.beginning.lose(gone, why)
+        else:
+            log.warning("shards_lost", job=self.job, shards=sorted(gone))
+            self._peers.tell_all(epoch, do.TakeStock())
+        return True
 
     def reopen(self, reason: str, *, must_restore: bool) -> None:
         """Go back to the newest checkpoint that can be loaded; once for all that is wrong under an epoch."""
@@ -395,5 +423,6 @@ class Lead:
                 shares=dict(said.batches.planned),
                 shares_reason=said.batches.reason,
                 moving=clock.moving if clock is not None else "",
+                replicas=clock.replicas if clock is not None else "",
                 opened=self.origin.history.opened if self.origin.history is not None else None,
             )

@@ -50,8 +50,8 @@ def frame_of_order(epoch: Epoch, order: Order) -> Frame:
             return Header(Kind.CHECKPOINT, epoch, iteration=version), None
         case Wave(number=number):
             return Header(Kind.FOLLOW, epoch, ticket=number), msgspec.to_builtins(order)
-        case do.Unfollow(wave):
-            return Header(Kind.UNFOLLOW, epoch, ticket=wave), None
+        case do.Unfollow(wave, standing):
+            return Header(Kind.UNFOLLOW, epoch, status=int(standing), ticket=wave), None
         case do.TakeStock():
             return Header(Kind.TAKE_STOCK, epoch), None
 
@@ -76,7 +76,7 @@ def order_of_frame(header: Header, meta: dict[str, Any]) -> Order | None:
         case Kind.FOLLOW:
             return _read(meta, Wave)
         case Kind.UNFOLLOW:
-            return do.Unfollow(header.ticket)
+            return do.Unfollow(header.ticket, standing=bool(header.status))
         case Kind.TAKE_STOCK:
             return do.TakeStock()
         case Kind.BEAT:

@@ -16,10 +16,10 @@ from elps.psshard.aside import Aside
 from elps.psshard.assignment import Assignment, NotHere
 from elps.psshard.block import Block, Sealed, blocks_of
 from elps.psshard.copies import Connect, Copies
-from elps.psshard.core.inheriting import Stock
 from elps.psshard.core.part import Advance, Part, Verdict
+from elps.psshard.ending import Ending
 from elps.psshard.estate import Estate
-from elps.psshard.following import Following
+from elps.psshard.following import Copy, Following
 from elps.psshard.reports import Frozen, Missed, Progressed, Report, Trouble, Written
 from elps.psshard.shelf import Shelf
 from elps.psshard.slab import Array, Slab
@@ -30,7 +30,7 @@ from elps.stream.interval import Interval
 log = structlog.get_logger()
 
 
-class Member(Shelf, Voice):
+class Member(Ending, Voice):
     """One job on one shard."""
 
     def __init__(self, document: JobDocument, estate: Estate | None = None) -> None:
@@ -64,7 +64,7 @@ class Member(Shelf, Voice):
                 part = Part(epoch, assignment.geometry, assignment.skipped)
                 blocks = self._blocks_for(assignment)
                 # What may raise is done: from here on the epoch and all that is of it change together.
-                self._copies.end()
+                self._copies.turn(self._owned() if assignment.carried else None, blocks)
                 self._epoch, self._assignment = epoch, assignment
                 new, low, trouble = True, -1, None
                 self._part, self._slab = part, Slab(self.document, blocks)
@@ -90,6 +90,14 @@ class Member(Shelf, Voice):
             if low >= 0:
                 self.report(Progressed(epoch, low))
         return new
+
+    def _owned(self) -> dict[PartitionId, Copy]:
+        """Partitions held under the epoch before, which goes on under another map."""
+        if self._assignment is None or self._slab is None:
+            return {}
+        bounds = {PartitionId(n): (lo, hi) for n, lo, hi in self._assignment.partitions}
+        blocks = self._slab.blocks()
+        return {p: Copy(block, bounds[p], block.newest()[0]) for p, block in blocks.items()}
 
     def _blocks_for(self, assignment: Assignment) -> dict[PartitionId, Block]:
         """New blocks, or those that are here; `ProtocolError` when one of these is not at the version."""
@@ -140,8 +148,9 @@ class Member(Shelf, Voice):
     def gate(self, epoch: Epoch, version: int) -> None:
         """Every partition of the job holds `version`."""
         with self._lock:
-            if self._part is not None:
+            if self._part is not None and epoch == self._epoch:
                 self._part.announce_gate(epoch, version)
+                self._copies.left_behind(version)
         self._advance_all(epoch)
 
     def freeze(self, epoch: Epoch, interval: Interval, attempt: int) -> None:
@@ -231,51 +240,21 @@ class Member(Shelf, Voice):
             feeders = self._copies.begin(
                 (epoch, wave.number), wave, me, here, iterations, connect, self.report
             )
-            standing = self._copies.standing()
+            standing = self._copies.standing(replicas=wave.standing)
         for feeder in feeders:
             feeder.start()
         for report in standing:
             self.report(report)
 
-    def unfollow(self, epoch: Epoch, wave: int) -> None:
+    def unfollow(self, epoch: Epoch, wave: int, *, replicas: bool = False) -> None:
         """The copies of a wave are not wanted any more."""
         with self._changed:
-            self._copies.end((epoch, wave))
+            self._copies.unfollow((epoch, wave), replicas=replicas)
 
     @property
     def following(self) -> Following:
         """Copies of partitions owned elsewhere."""
         return self._copies.following
-
-    # --- the end ------------------------------------------------------------------------------------------------------
-
-    def stock(self) -> Stock:
-        """What the term before has left here."""
-        with self._lock:
-            estate = self._estate
-        return estate.stock() if estate is not None else Stock()
-
-    def bequeath(self) -> Estate | None:
-        """The term is over and the next one goes on from what is here: nothing of this one is served any more."""
-        with self._changed:
-            part, slab, assignment, epoch = self._part, self._slab, self._assignment, self._epoch
-            estate, awaited = self._estate, set(self._awaited)
-            self._close()
-        if part is None or slab is None or assignment is None:
-            return estate  # it was never opened here
-        return Estate(epoch, assignment, part, slab.blocks(without=awaited))
-
-    def close(self) -> None:
-        """The job is dropped: whoever waits is told."""
-        with self._changed:
-            self._close()
-
-    def _close(self) -> None:
-        self._copies.end()
-        self._closed = True
-        # The arrays go now; whoever is at work on them holds them until it is through.
-        self._part = self._slab = self._aside = self._estate = None
-        self._changed.notify_all()
 
     # --- gradients ----------------------------------------------------------------------------------------------------
 
@@ -384,7 +363,7 @@ class Member(Shelf, Voice):
         estate = self._estate
         held = slab.size_bytes if slab is not None else 0
         left = estate.size_bytes if estate is not None else 0
-        return self.following.size_bytes + left + held
+        return self._copies.size_bytes + left + held
 
     @property
     def partitions(self) -> list[PartitionId]:

@@ -112,10 +112,11 @@ class Orders:
                     self._start(epoch, "checkpoint", lambda: self._write(epoch, aside))
             case Wave():
                 self._follow(epoch, order)
-            case do.Unfollow(wave):
-                self.member.unfollow(epoch, wave)
+            case do.Unfollow(wave, standing):
+                self.member.unfollow(epoch, wave, replicas=standing)
             case do.TakeStock():
-                self.member.report(Stocked(epoch, self.member.stock()))
+                if (stock := self.member.stock(epoch)) is not None:
+                    self.member.report(Stocked(epoch, stock))
 
     def _skip(self, epoch: Epoch, order: do.Freeze | do.Thaw | do.Grant) -> None:
         match order:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from elps.psshard.assignment import Assignment
 from elps.psshard.core.commands import Follow
 from elps.psshard.core.inheriting import History, Inheritance
 from elps.psshard.core.moving import Moving
+from elps.psshard.core.replicating import Replicas
 from elps.psshard.core.rules import Rules
 from elps.psshard.identity import Identity
 from elps.psshard.wave import Wave
@@ -105,7 +106,7 @@ class Origin:
     def lay_out(self, source: Source, epoch: Epoch) -> Rules:
         """Begin under an epoch: cut and place the parameters. `TaskError` when they cannot be laid out.
 
-        What is inherited lies where it lies, and keeps its history.
+        What is inherited lies where it lies, and keeps its history if all that owned it say so.
         """
         assert self.identity is not None
         document = self._host.document
@@ -129,7 +130,9 @@ class Origin:
         self.slices, self.placed, self._carried = slices, placed, None
         self.history = History(epoch, identity, elements)
         if inherited is not None:
-            self.placed, self.history = inherited.placed, inherited.history
+            self.placed = inherited.placed
+            if not inherited.promoted:  # else an owner that lives on, unheard, has another one
+                self.history = inherited.history
             self.add_skips(inherited.skips)
         return rules
 
@@ -143,11 +146,24 @@ class Origin:
         self.addresses |= {a.shard: a for a in shards}
         self.targets = [a.shard for a in shards]
 
-    def moving(self) -> Moving:
+    def forget(self, shards: Collection[ShardId]) -> None:
+        """These are gone."""
+        self.addresses = {s: a for s, a in self.addresses.items() if s not in shards}
+        self.targets = [s for s in self.targets if s not in shards]
+
+    def moving(self, numbers: Iterator[int]) -> Moving:
         """The moves to come, from where the partitions are laid out."""
+        return Moving(self._sizes, self.placed, numbers=numbers)
+
+    def replicas(self, numbers: Iterator[int]) -> Replicas:
+        """The replicas to come, if the job wants any."""
+        sizes = self._sizes if self._host.document.replicas else {}
+        return Replicas(sizes, _Hosts(self), numbers)
+
+    @property
+    def _sizes(self) -> dict[PartitionId, int]:
         itemsize = np.dtype(self._host.document.dtype).itemsize
-        sizes = {PartitionId(n): (stop - start) * itemsize for n, start, stop in self.slices}
-        return Moving(sizes, self.placed)
+        return {PartitionId(n): (stop - start) * itemsize for n, start, stop in self.slices}
 
     def carry(self, placed: dict[PartitionId, ShardId], version: int) -> None:
         """The map is exchanged: the next epoch begins with the values that are on the shards."""
@@ -163,6 +179,7 @@ class Origin:
                 m.target: (self.addresses[m.target].host, self.addresses[m.target].port)
                 for m in follow.moves
             },
+            standing=follow.standing,
         )
 
     def skips_in_force(self, geometry: Geometry) -> list[Interval]:
@@ -201,6 +218,22 @@ class Origin:
 
     def _on(self, shard: ShardId) -> list[tuple[int, int, int]]:
         return [s for s in self.slices if self.placed[PartitionId(s[0])] == shard]
+
+
+class _Hosts(Mapping[ShardId, str]):
+    """The hosts of all shards, those included that are yet to come."""
+
+    def __init__(self, origin: Origin) -> None:
+        self._origin = origin
+
+    def __getitem__(self, shard: ShardId) -> str:
+        return self._origin.addresses[shard].host
+
+    def __iter__(self) -> Iterator[ShardId]:
+        return iter(self._origin.addresses)
+
+    def __len__(self) -> int:
+        return len(self._origin.addresses)
 
 
 def _tiles(slices: Sequence[tuple[int, int, int]], size: int) -> bool:

@@ -55,7 +55,8 @@ class Shelf:
                 return Status.STALE
             case Standing.NEWER:
                 return None
-        assert self._part is not None
+        if self._part is None:
+            return None  # it is being found out what to go on from
         match self._part.reading(partition, version):
             case Reading.READY:
                 return Status.OK

@@ -15,14 +15,18 @@ Partition = tuple[Number, Number, Number]
 Port = Annotated[int, Meta(ge=1, le=65535)]
 
 
-class Wave(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Partitions that move together: from where, to where."""
+class Wave(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """Partitions that are copied together: from where, to where."""
 
     number: Number
     copies: list[tuple[Number, Number, Number, ShardId, ShardId]]
     """Partition, its first element and end, the shard that owns it and the one that is to follow."""
     addresses: dict[ShardId, tuple[str, Port]]
     """Host and port of the data plane of each shard that follows."""
+    standing: bool = False
+    """They are replicas: they do not go anywhere."""
 
     def to_follow(self, me: ShardId) -> list[tuple[int, int, int]]:
         """Number, first element and end of what a shard is to follow."""

@@ -144,7 +144,9 @@ class Stocktaking:
             assert stock.epoch is not None
             for claim in stock.claims:
                 claims.setdefault(claim.partition, []).append(_Claimed(claim, stock.epoch, shard))
-        if (gap := _gap([of[0].claim for _, of in sorted(claims.items())], history.elements)) is not None:
+        if (
+            gap := _gap([of[0].claim for _, of in sorted(claims.items())], history.elements)
+        ) is not None:
             return f"no shard has the parameters from element {gap} on"
         newest = [max(c.claim.version for c in of) for of in claims.values()]
         version = min(newest)

@@ -139,6 +139,7 @@ def _direct(
             exits=dict(reign.exits),
             shards=targets if told else [],
             plan=allocation.plan if told else 0,
+            lost=sorted(allocation.lost),
         )
         yield Topic(leader, "direct", record.id), Send(leader, message)
 

@@ -10,10 +10,11 @@ the one before it is done, and a restart in the middle, need no care of their ow
 - A shard that is no target belongs to the job, and keeps its slot, until the leader has heard so and says that the
   shard holds nothing (`holders`). Then the leader will not give it anything either, and it is dropped.
 
-Who may die: the leader, or a shard that holds something, takes the job back to its checkpoint. One that holds nothing
-by the leader's newest word is only taken out. Should the leader have given it something since, its next words say so
-for as long as it lacks it, which ends in a new place as well (`look`). A shard that went is not taken again before the
-leader has heard of that, lest it takes the new process for the one that had the first copies.
+Who may die: any shard but the leader, which `succession` sees to, as long as another one is left. The leader is told
+which one is gone, until it has heard; it goes on from what the others have, if there were replicas, else from the
+newest checkpoint, with the same trainers. A shard that went is not taken again before the leader has heard of that,
+lest it takes the new process for the one before. Should a leader need a shard that its job no longer has, the job is
+placed anew (`look`).
 """
 
 from __future__ import annotations
@@ -147,18 +148,17 @@ def _let_go(book: Book, job: JobId, lead: HostedJob, now: Moment) -> list[str]:
 
 
 def narrowed(book: Book, now: Moment) -> None:
-    """Jobs that have fewer shards than they need, and nobody to give them one, are placed anew from a checkpoint."""
+    """Jobs that shards leave, and nobody is there to give them one they need, are placed anew from a checkpoint.
+
+    Where shards were lost, the job goes on with those that it has: there is nothing better to be had.
+    """
     for record, allocation, live, reign in book.holding():
         targets, least = staying(book, allocation), record.document.shards.min
         if len(targets) >= least or live.requeue or live.succession is not None:
             continue
-        gone = [s for s in allocation.shards if s not in targets]
-        which = (
-            f"shard {gone[0]} is leaving"
-            if gone
-            else f"{least - len(targets)} of its shards are gone"
-        )
-        requeue(book, record.id, live, reign, f"{which} and no other is free", now)
+        if gone := [s for s in allocation.shards if s not in targets]:
+            why = f"shard {gone[0]} is leaving and no other is free"
+            requeue(book, record.id, live, reign, why, now)
 
 
 def requeue(book: Book, job: JobId, live: Live, reign: Reign, reason: str, now: Moment) -> None:
@@ -223,19 +223,28 @@ def incarnations(book: Book, shards: tuple[ShardId, ...]) -> dict[ShardId, str]:
 
 
 def shard_gone(book: Book, job: JobId, shard: ShardId, why: str, now: Moment) -> None:
-    """A shard of a job has lost what it held of it: the job is placed anew, or goes on without if that was nothing."""
+    """A shard of a job has lost what it held of it: the job goes on without it, or is placed anew."""
     allocation, reign = _held(book, job), book.live[job].reign
     assert reign is not None
-    if not expendable(allocation, reign, shard):
+    targets = [s for s in targets_of(allocation) if s != shard]
+    nothing = expendable(allocation, reign, shard)
+    if not nothing and not (targets and _may_lose(allocation, reign, shard)):
         book.displace(job, f"{why}; the job goes on from its newest checkpoint elsewhere", now)
         return
-    targets = [s for s in targets_of(allocation) if s != shard]
-    plan = allocation.plan + (shard in targets_of(allocation))
+    plan = allocation.plan + (not nothing or shard in targets_of(allocation))
     width = width_of(allocation)
     book.release(job, shard, now)
     lost = {**allocation.lost, shard: plan}
     book.reallocate(job, now, targets=targets, width=width, plan=plan, lost=lost)
-    book.tell(job, "resized", f"{why}, and held nothing yet: the job goes on without it", now)
+    held = "and held nothing yet" if nothing else "with what it held"
+    book.tell(job, "resized", f"{why}, {held}: the job goes on without it", now)
+
+
+def _may_lose(allocation: Allocation, reign: Reign, shard: ShardId) -> bool:
+    """Whether the leader can go on without a shard that holds something: it has begun, and heeds who is gone."""
+    lead, leader = reign.lead, allocation.shards[0]
+    begun = reign.begun_at is not None and leader in reign.hosted
+    return begun and lead is not None and lead.obeys is not None and shard != leader
 
 
 def look(book: Book, now: Moment) -> None:

@@ -1,8 +1,8 @@
 """Another shard leads a job, which goes on from what its shards have.
 
 A leader that is asked to end gives its partitions away first, as any other shard does (`resizing`). Then, or when one
-is lost that holds nothing, a shard of those that hold the job is named in its place: under a new term, with new
-trainers in the same slots, and without the queue. The new leader asks all shards what they have; should that not be
+is lost that holds nothing or whose partitions have replicas, a shard of those that hold the job is named in its place:
+under a new term, with new trainers in the same slots, and without the queue. The new leader asks all shards what they have; should that not be
 everything after all, it goes back to the newest checkpoint by itself. So what the scheduler knows of the holders, which
 may be out of date, decides only what is tried.
 
@@ -53,7 +53,7 @@ def begin(
     book: Book, record: JobRecord, allocation: Allocation, reign: Reign, why: str, now: Moment
 ) -> bool:
     """Ask for the term of another leader; False when no shard can be one."""
-    if reign.lead is None or _heir(book, allocation, reign, reign.lead) is None:
+    if reign.lead is None or _heir(book, record, allocation, reign, reign.lead) is None:
         return False
     live = book.live[record.id]
     book.attempts += 1
@@ -64,14 +64,22 @@ def begin(
     return True
 
 
-def _heir(book: Book, allocation: Allocation, reign: Reign, lead: HostedJob) -> ShardId | None:
-    """The shard that is to lead: the first that holds a part of the job, if all that hold any are there to go on."""
+def _heir(
+    book: Book, record: JobRecord, allocation: Allocation, reign: Reign, lead: HostedJob
+) -> ShardId | None:
+    """The shard that is to lead: the first that holds a part of the job, if all that hold any are there to go on.
+
+    With replicas it is the first of those that are left, and some of that may lie with the leader that is lost.
+    """
     old, holders = allocation.shards[0], lead.holders
-    there = [s for s in holders if s in reign.hosted and s in allocation.shards]
-    there = [s for s in there if s in book.pool.shards and not book.pool.shards[s].leaving]
-    if lead.opened is None or old in holders or not holders or there != holders:
+    there = [s for s in allocation.shards[1:] if s in reign.hosted and s in book.pool.shards]
+    there = [s for s in there if not book.pool.shards[s].leaving]
+    if lead.opened is None or not holders:
         return None
-    return there[0]
+    if record.document.replicas and old not in book.pool.shards:
+        return next((s for s in there if s in holders), there[0] if there else None)
+    left = [s for s in there if s in holders]
+    return left[0] if sorted(left) == sorted(holders) else None
 
 
 def granted(book: Book, event: TermGranted, now: Moment) -> None:
@@ -81,7 +89,7 @@ def granted(book: Book, event: TermGranted, now: Moment) -> None:
     allocation, reign = record.allocation, live.reign
     if succession is None or allocation is None or reign is None or reign.lead is None:
         return
-    heir = _heir(book, allocation, reign, reign.lead)
+    heir = _heir(book, record, allocation, reign, reign.lead)
     if heir is None:  # who was to lead is gone meanwhile
         if allocation.shards[0] not in book.pool.shards:
             resizing.shard_gone(book, event.job, allocation.shards[0], succession.why, now)
