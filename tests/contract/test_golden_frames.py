@@ -105,7 +105,14 @@ ORDERS: dict[str, Order] = {
         copies=[(2, 2048, 3000, ShardId("shard-1"), ShardId("shard-2"))],
         addresses={ShardId("shard-2"): ("::1", 4712)},
     ),
+    "FOLLOW.2": Wave(
+        number=5,
+        copies=[(2, 2048, 3000, ShardId("shard-1"), ShardId("shard-2"))],
+        addresses={ShardId("shard-2"): ("::1", 4712)},
+        standing=True,
+    ),
     "UNFOLLOW": do.Unfollow(4),
+    "UNFOLLOW.2": do.Unfollow(4, standing=True),
     "TAKE_STOCK": do.TakeStock(),
 }
 REPORTS: dict[str, Report] = {
@@ -124,6 +131,10 @@ REPORTS: dict[str, Report] = {
     "STOCK.2": Stocked(
         EPOCH,
         Stock(HISTORY, EPOCH, (Claim(PartitionId(2), 2048, 3000, 65, 63),), (Interval(64, 66),)),
+    ),
+    "STOCK.3": Stocked(
+        EPOCH,
+        Stock(HISTORY, EPOCH, (Claim(PartitionId(2), 2048, 3000, 65, 63, oldest=65, copy=True),)),
     ),
 }
 IDENTITY = {

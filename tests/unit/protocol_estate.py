@@ -189,7 +189,7 @@ class Successor:
         for link in (link for pair in self.links.values() for link in pair):
             link.up = False
         since = world.history if world.r.random() < 0.5 else NO_EPOCH
-        # One that was cut off may belong to the job again, whatever it has. Of another nobody knows yet that it is dead.
+        # One that was cut off may be of the job again, whatever it has; another is dead, and nobody knows it yet.
         self.without = {s for s in before.without if world.shards[s].dead or world.r.random() < 0.5}
         self.taking = world.taking(self._left, since, max(self.checkpoints, default=None))
         for s in self._left:

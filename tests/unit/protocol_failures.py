@@ -324,8 +324,9 @@ class Failures:
             return None
         self.must_recover = shard.name if alone and counts else None
         self._missed.add(shard.name)
-        for link in leader.links[shard.name]:
-            self.net.cut(link)
+        told, said = leader.links[shard.name]
+        self.net.cut(told)
+        self.net.cut(said, len(said.queue) if self.r.random() < 0.5 else 0)
         self.net.inside.append((self._noticed, shard))
         return shard
 

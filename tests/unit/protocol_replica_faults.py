@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 from protocol_fault import Fault
 
 from elps.contracts.ids import PartitionId, ShardId
-from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command
-from elps.psshard.core.inheriting import Claim, Stock, Stocktaking
+from elps.psshard.core.inheriting import Stock, Stocktaking
 from elps.psshard.core.replicating import Replicas
 
 
@@ -46,31 +46,11 @@ class AfterTheGate(Replicas):
         return super().look(version, version - 1, placed, now, settling=settling)
 
 
-class BareExchange(Clock):
-    """The map is exchanged at a version that not all replicas hold."""
-
-    def _stand_still(self) -> None:
-        replicas, self._replicas = self._replicas, Replicas()
-        super()._stand_still()
-        self._replicas = replicas
-        if self._moving.exchanging:
-            replicas.ended()
-
-
 class AnyVersion(Stocktaking):
     """A copy is taken that cannot give the version to go on from."""
 
     def took(self, shard: ShardId, stock: Stock) -> None:
-        claims = tuple(replace(claim, oldest=None) for claim in stock.claims)
-        super().took(shard, replace(stock, claims=claims))
-
-
-class AnyClaim(Stocktaking):
-    """The first claim to a partition is taken, whatever its version."""
-
-    def took(self, shard: ShardId, stock: Stock) -> None:
-        known = {c.partition for s in self._stocks.values() for c in s.claims}
-        claims: tuple[Claim, ...] = tuple(c for c in stock.claims if c.partition not in known)
+        claims = tuple(msgspec.structs.replace(claim, oldest=None) for claim in stock.claims)
         super().took(shard, replace(stock, claims=claims))
 
 
@@ -84,10 +64,8 @@ REPLICA_FAULTS = {
         "a gate that waits for no new replica", 2_000, _off(replicas=FreeOnBreak)
     ),
     "after-the-gate": Fault("they count too early", 3_000, _off(replicas=AfterTheGate)),
-    "bare-exchange": Fault("the map is exchanged without them", 3_000, _off(clock=BareExchange)),
     "any-version": Fault("a copy lacks the version", 3_000, _off(taking=AnyVersion)),
     "no-spare": Fault("what is given up is gone at once", 3_000, _off("no-spare")),
     "no-copies": Fault("copies are not claimed", 200, _off("no-copies")),
     "copied-skips": Fault("skips do not come with the sums", 5_000, _off("copied-skips")),
-    "old-history": Fault("a promotion begins no new history", 5_000, _off("old-history")),
 }

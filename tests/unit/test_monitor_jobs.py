@@ -130,12 +130,15 @@ def test_the_size_that_a_job_shall_have_is_shown_beside_what_it_has(state: State
     assert queries.job(state, "j")["shards_wanted"] == 2
     state.take_event(resized, 2.0)
     beat = shard_beat(1)
-    moving = msgspec.structs.replace(beat.jobs[0], moving="moving 2 partitions to s1")
+    moving = msgspec.structs.replace(
+        beat.jobs[0], moving="moving 2 partitions to s1", replicas="being made"
+    )
     state.take_beat(msgspec.structs.replace(beat, jobs=[moving]), 3.0)
     view = queries.job(state, "j")
     assert (view["shards"], view["targets"], view["shards_wanted"]) == (["s1", "s2"], ["s1"], 1)
     assert (view["workers_wanted"], view["workers_pinned"], view["shards_pinned"]) == (3, 3, None)
     assert view["moving"] == "moving 2 partitions to s1"
+    assert view["replicas"] == "being made"
     assert (view["batches"], view["shares"]) == (0, {})
     assert view["state"] == "running"
 

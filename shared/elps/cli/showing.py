@@ -116,6 +116,8 @@ def _holdings(job: JobSummary) -> Iterator[tuple[str, str]]:
         yield "size", size
     if job.moving:
         yield "moving", plain(job.moving)
+    if job.replicas:
+        yield "replicas", plain(job.replicas)
     if job.shards:
         leads = " (the first leads)" if len(job.shards) > 1 else ""
         out = [shard for shard in job.shards if job.targets and shard not in job.targets]

@@ -49,6 +49,7 @@ class JobSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What `scale` asked for; None while the policy decides."""
     shards_pinned: int | None = None
     moving: str = ""
+    replicas: str = ""
     """Which partitions are on their way, for people; empty while none is."""
     submitted_at: float | None = None
     changed_at: float | None = None

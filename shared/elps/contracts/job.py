@@ -156,7 +156,7 @@ class JobDocument(_Part, frozen=True, kw_only=True):
     dtype: Literal["float32", "float64"] = "float32"
     workers: Pool = Pool()
     shards: Pool = Pool()
-    replicas: Annotated[int, Meta(ge=0, le=1)] = 0
+    replicas: Literal[0, 1] = 0
     """1: every partition has a copy on another shard that follows it, so that a shard may be lost and nothing is
     computed again but the open iteration. 0: the job then goes back to its newest checkpoint."""
     evaluate: Evaluate = Evaluate()

@@ -1,4 +1,4 @@
-"""Replicas of partitions to shards: never beside the original, on another host where there is one, balanced by bytes."""
+"""Replicas of partitions to shards: never beside the original, on another host if there is one, balanced by bytes."""
 
 from __future__ import annotations
 

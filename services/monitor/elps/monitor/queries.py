@@ -237,6 +237,7 @@ def _job(found: Job, reason_characters: int | None) -> views.JobView:
         "leader": shard_ids[0] if shard_ids else None,
         **_size(found),
         "moving": led.moving if led is not None else "",
+        "replicas": led.replicas if led is not None else "",
         "holders": list(led.holders) if led is not None else [],
         "submitted_at": record.submitted_at if record is not None else None,
         "changed_at": record.changed_at if record is not None else None,

@@ -49,6 +49,7 @@ class JobView(TypedDict):
     """What a user has asked for; null while the policy decides."""
     shards_pinned: int | None
     moving: str
+    replicas: str
     """Which partitions are on their way, for people; empty while none is."""
     holders: list[str]
     """Shards that hold partitions."""

@@ -1,6 +1,7 @@
 """Where a term begins: with what the shards have of the one before, else at a checkpoint, else at version 0.
 
-And where it goes on after a shard was lost: with what the others have, else at a checkpoint."""
+And where it goes on after a shard was lost: with what the others have, else at a checkpoint.
+"""
 
 from __future__ import annotations
 

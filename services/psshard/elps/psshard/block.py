@@ -62,10 +62,10 @@ class Block:
         self._sealed = False
 
     def heirloom(self) -> Block:
-        """A block for the term to come, with the versions that are here; this one is sealed, its sum is forgotten.
+        """A block for the epoch to come, with the versions that are here; this one is sealed, its sum forgotten.
 
-        Waits for what is being added or written just now. Who receives a sum for a copy does so without the lock, so the
-        heir gets an array of its own for that.
+        Waits for what is being added or written just now. Who receives a sum for a copy does so without the lock, so
+        the heir gets an array of its own for that.
         """
         with self._lock:
             self._sealed, self._tells = True, []

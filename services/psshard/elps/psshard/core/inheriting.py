@@ -21,6 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from elps.contracts.epoch import Epoch
 from elps.contracts.ids import PartitionId, ShardId
 from elps.stream.geometry import Geometry
@@ -39,8 +41,7 @@ class History:
     """Length of the job's flat vector."""
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
     """One partition that a shard has: both of its newest versions can be read, or its first."""
 
     partition: PartitionId

@@ -2,9 +2,9 @@
 
 A leader that is asked to end gives its partitions away first, as any other shard does (`resizing`). Then, or when one
 is lost that holds nothing or whose partitions have replicas, a shard of those that hold the job is named in its place:
-under a new term, with new trainers in the same slots, and without the queue. The new leader asks all shards what they have; should that not be
-everything after all, it goes back to the newest checkpoint by itself. So what the scheduler knows of the holders, which
-may be out of date, decides only what is tried.
+under a new term, with new trainers in the same slots, and without the queue. The new leader asks all shards what they
+have; should that not be everything after all, it goes back to the newest checkpoint by itself. So what the scheduler
+knows of the holders, which may be out of date, decides only what is tried.
 
 The term comes from the store. Until it is there the job goes on as it does; what has changed then is looked at again.
 """
