@@ -332,7 +332,7 @@ class Failures:
 
     def _noticed(self, shard: Shard) -> None:
         """Some time after it was lost."""
-        if self.failing and self.r.random() < 0.9:
+        if self.failing and self.r.random() < 0.97:
             self.net.inside.append((self._noticed, shard))
             return
         self._missed.discard(shard.name)
