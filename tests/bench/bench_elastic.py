@@ -1,9 +1,10 @@
 """What it costs a running job to change its size, beside stopping it and starting it again from a checkpoint.
 
-One job trains on and on. It gets a worker and gives it back, gets a shard and gives it back; then it makes the same
-changes by pausing, which writes a checkpoint, and resuming at the other size. What is told is the time lost beside an
-even run at the two sizes, in iterations of the job, and how long it took from the request to the newcomer's first
-finished iteration.
+A job trains on and on: a perceptron that reads digits, and one that computes nothing, an iteration of which is only
+what elps itself does, so that any pause is many of them. It gets a worker and gives it back, gets a shard and gives it
+back; then it makes the same changes by pausing, which writes a checkpoint, and resuming at the other size. What is told
+is the time lost beside an even run at the two sizes, in iterations of the job, and how long it took from the request to
+the newcomer's first finished iteration.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ CHANGES = (
 NOTHING: tuple[str, dict[str, int]] = ("nothing", {})
 """The same reckoning while nothing is changed: what the machine's own unrest makes of it."""
 TIMES = 5
+DIGITS_WIDTH = 64 + 1 + 10
+"""Parameters of a perceptron on the digits for each hidden unit."""
 EVEN = 20
 """Iterations at rest, before and after a change."""
 
@@ -178,17 +181,34 @@ async def restart(job: Watched, size: dict[str, int], about: dict[str, Any], nam
     )
 
 
-async def measure(client: Client, megabytes: int) -> None:
-    """One size of model."""
-    name = f"elastic-{megabytes}"
-    document: dict[str, Any] = idle_job(name, megabytes * 250_000, 1_000_000, 2)
+def perceptron(name: str, megabytes: int) -> dict[str, Any]:
+    """A job with as many parameters, and a batch that takes its time."""
+    return {
+        "id": name,
+        "task": "mlp",
+        "task_args": {"hidden": [megabytes * 250_000 // DIGITS_WIDTH]},
+        "data": {"source": "digits", "scale": "standard"},
+        "iterations": 1_000_000,
+        "batch": {"global": 256 if megabytes < 16 else 64, "policy": "fixed"},
+        "optimizer": {"name": "sgd", "lr": 0.001},
+        "checkpoint": {"every_s": 0},
+    }
+
+
+async def measure(client: Client, kind: str, megabytes: int) -> None:
+    """One job of one size."""
+    name = f"elastic-{kind}-{megabytes}"
+    if kind == "idle":
+        document: dict[str, Any] = idle_job(name, megabytes * 250_000, 1_000_000, 2)
+    else:
+        document = perceptron(name, megabytes)
     document["workers"], document["shards"] = {"min": 1, "max": 3}, {"min": 1, "max": 2}
     job = Watched(client, name)
     following = asyncio.create_task(job.follow())
     reply = await client.submit(document)
     if not reply.ok:
         raise RuntimeError(reply.reason)
-    about: dict[str, Any] = {"megabytes": megabytes, "optimizer": "sgd"}
+    about: dict[str, Any] = {"job": kind, "megabytes": megabytes, "optimizer": "sgd"}
     try:
         await client.scale(name, workers=2, shards=1)
         await job.until(
@@ -198,12 +218,12 @@ async def measure(client: Client, megabytes: int) -> None:
         found: dict[str, list[Change]] = {}
         for n in range(TIMES):
             for what, size in (NOTHING, *CHANGES):
-                say(f"elastic: {megabytes} MB, {what}, {n + 1} of {TIMES}")
+                say(f"elastic: {kind}, {megabytes} MB, {what}, {n + 1} of {TIMES}")
                 found.setdefault(what, []).append(await change(job, size, what))
         for what, changes in found.items():
             tell(what, changes, about)
         for what, size in CHANGES:
-            say(f"elastic: {megabytes} MB, {what}, by a restart")
+            say(f"elastic: {kind}, {megabytes} MB, {what}, by a restart")
             await restart(job, size, about, what)
         await client.kill(name)
     finally:
@@ -215,7 +235,8 @@ def main() -> None:
     options = arguments(__doc__ or "")
     with private_stack(workers=3, shards=2) as record:
         for megabytes in (1, 16, 64) if options.full else (1, 16):
-            in_stack(record, partial(measure, megabytes=megabytes))
+            for kind in ("perceptron", "idle"):
+                in_stack(record, partial(measure, kind=kind, megabytes=megabytes))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,13 @@ PHASES = ("lease", "wait", "pull", "compute", "push")
 @contextmanager
 def private_stack(workers: int, shards: int) -> Iterator[StackRecord]:
     """Start a stack of this size; it ends, with all that it wrote, when the block is left."""
+    with stack_to_start() as stack:
+        yield stack.up(workers, shards)
+
+
+@contextmanager
+def stack_to_start() -> Iterator[Stack]:
+    """A stack that is still to be started, for those who also start again what they have killed."""
     folder = Path(tempfile.mkdtemp(prefix="elps-bench-"))
     home = folder / FOLDER
     home.mkdir()
@@ -44,7 +51,7 @@ def private_stack(workers: int, shards: int) -> Iterator[StackRecord]:
     env["ELPS_TASK_PATH"] = str(HERE / "tasks")
     stack = Stack(home, env, say=say)
     try:
-        yield stack.up(workers, shards)
+        yield stack
     finally:
         stack.down()
         shutil.rmtree(folder, ignore_errors=True)

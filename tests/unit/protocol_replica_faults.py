@@ -22,15 +22,6 @@ class NoHold(Replicas):
         return True
 
 
-class FreeOnBreak(Replicas):
-    """When the way to a replica breaks, gates wait no more until there are new ones."""
-
-    def failed(self, wave: int, reason: str, now: float) -> list[Command]:
-        out = super().failed(wave, reason, now)
-        self._broken_at = None
-        return out
-
-
 class AfterTheGate(Replicas):
     """Replicas count although they may have come at a version that others have not left."""
 
@@ -60,9 +51,6 @@ def _off(what: str = "", **how: Any) -> dict[str, Any]:
 
 REPLICA_FAULTS = {
     "no-hold": Fault("no gate waits for replicas", 500, _off(replicas=NoHold)),
-    "free-on-break": Fault(
-        "a gate that waits for no new replica", 2_000, _off(replicas=FreeOnBreak)
-    ),
     "after-the-gate": Fault("they count too early", 3_000, _off(replicas=AfterTheGate)),
     "any-version": Fault("a copy lacks the version", 3_000, _off(taking=AnyVersion)),
     "no-spare": Fault("what is given up is gone at once", 3_000, _off("no-spare")),

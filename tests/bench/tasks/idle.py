@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,10 +26,13 @@ class Numbers:
 
 
 class Idle:
-    """`size` float32 parameters, all in one array; every sample's gradient is the same small number."""
+    """`size` float32 parameters, all in one array; every sample's gradient is the same small number.
 
-    def __init__(self, size: int, samples: int = 1024) -> None:
-        self.size, self.samples = size, samples
+    It may take its time over a sample, in which it leaves the machine to others.
+    """
+
+    def __init__(self, size: int, samples: int = 1024, sample_s: float = 0.0) -> None:
+        self.size, self.samples, self.sample_s = size, samples, sample_s
         self._gradient = np.full(size, 1e-6, np.float32)
 
     def data(self) -> Numbers:
@@ -40,4 +44,6 @@ class Idle:
     def loss_and_grad(
         self, params: Mapping[str, Array], batch: Array
     ) -> tuple[float, Mapping[str, Array]]:
+        if self.sample_s:
+            time.sleep(self.sample_s * len(batch))
         return float(len(batch)), {"x": self._gradient}
