@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from elps.contracts.epoch import Epoch
 from elps.contracts.errors import ProtocolError
 from elps.contracts.ids import ShardId
 from elps.psshard import feeding
-from elps.psshard.block import Block
+from elps.psshard.block import Block, Sealed
 from elps.psshard.core.part import Advance
 from elps.psshard.feeding import Feeder
 from elps.psshard.member import Member
@@ -30,10 +31,11 @@ from members import P0, member_of
 HERE, THERE = ShardId("shard-1"), ShardId("shard-2")
 
 
-def wave(number: int) -> Wave:
-    """The one partition goes from here to there."""
+def wave(number: int, *, standing: bool = False) -> Wave:
+    """The one partition is copied from here to there."""
     copies = [(0, 0, 3, HERE, THERE)]
-    return Wave(number=number, copies=copies, addresses={THERE: ("127.0.0.1", 1)})
+    addresses = {THERE: ("127.0.0.1", 1)}
+    return Wave(number=number, copies=copies, addresses=addresses, standing=standing)
 
 
 def no_way(target: ShardId) -> Connection:
@@ -111,3 +113,74 @@ def test_a_follower_that_does_not_read_costs_its_owner_bounded_memory(
         assert (block.values(200) == -200).all()  # the owner was never held up
     finally:
         feeder.close()
+
+
+LATER = Epoch(EPOCH.term, EPOCH.n + 1)
+
+
+def claims(member: Member) -> list[tuple[int, int | None, bool]]:
+    """Version, oldest version and whether it is a copy, of what a shard says that it has."""
+    stock = member.stock(LATER)
+    assert stock is not None
+    return [(claim.version, claim.oldest, claim.copy) for claim in stock.claims]
+
+
+def test_a_replica_is_claimed_with_what_it_can_still_give() -> None:
+    member, _ = follower()
+    member.follow(EPOCH, wave(1, standing=True), THERE, no_way)
+    fill(member, 1, version=4)
+    assert claims(member) == [(4, 4, True)]
+    assert claims(member) == [(4, 4, True)], "each repeat says the same"
+
+
+def test_a_replica_that_is_given_up_is_kept_until_a_gate_is_newer() -> None:
+    for gate, left in ((4, [(4, 4, True)]), (5, [])):
+        member, _ = follower()
+        member.follow(EPOCH, wave(1, standing=True), THERE, no_way)
+        fill(member, 1, version=4)
+        member.follow(EPOCH, wave(2, standing=True), THERE, no_way)  # made anew, and not there yet
+        member.gate(EPOCH, gate)
+        assert claims(member) == left
+    member, _ = follower()
+    member.follow(EPOCH, wave(1, standing=True), THERE, no_way)
+    fill(member, 1, version=4)
+    held = member.held_bytes
+    member.unfollow(EPOCH, 1, replicas=True)
+    assert member.held_bytes == held > 0
+    member.gate(EPOCH, 5)
+    assert member.held_bytes == 0
+
+
+def test_a_copy_that_was_to_move_is_let_go_and_does_not_end_a_replica() -> None:
+    member, _ = follower()
+    member.follow(EPOCH, wave(1, standing=True), THERE, no_way)
+    member.follow(EPOCH, wave(2), THERE, no_way)
+    fill(member, 1, version=4)
+    fill(member, 2, version=5)
+    member.unfollow(EPOCH, 2)
+    assert claims(member) == [(4, 4, True)]
+
+
+def test_a_partition_that_was_moved_away_can_be_claimed_by_who_had_it() -> None:
+    member = member_of([3])
+    carried = assignment([], start=0, carried=True)
+    assert member.assign(LATER, carried)
+    stock = member.stock(Epoch(EPOCH.term, LATER.n + 1))
+    assert stock is not None
+    assert [(c.partition, c.version, c.copy) for c in stock.claims] == [(P0, 0, True)]
+
+
+def test_a_sum_brings_the_skips_behind_it() -> None:
+    member, _ = follower()
+    member.follow(EPOCH, wave(1, standing=True), THERE, no_way)
+    fill(member, 1, version=4)
+    block = member.following.block((EPOCH, 1), P0, 4)
+    assert block is not None
+    advance = Advance(P0, 4, count=0, step=4, skipped=(Interval(48, 50),))
+    block.follow(advance)
+    member.following.advanced((EPOCH, 1), advance)
+    stock = member.stock(LATER)
+    assert stock is not None
+    assert stock.skips == (Interval(48, 50),)
+    with pytest.raises(Sealed):
+        block.follow(Advance(P0, 5, count=0, step=4))
