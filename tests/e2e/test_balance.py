@@ -97,6 +97,12 @@ async def test_a_worker_on_an_emulated_slow_machine_gets_less(tmp_path: Path) ->
     emulated = {"ELPS_WORKER_SLOWDOWN": "agent-2=factor:3; factor:1"}
     async with uneven(tmp_path, 2.0, **emulated) as (cluster, job, slow):
         assert slow in {trainer.worker for trainer in cluster.agents["agent-2"].trainers}
+
+        def shown() -> list[float | None]:
+            return [t.cpu_process for r in job.rows for t in r.workers if t.worker == slow]
+
+        await job.until(lambda: shown()[-1] is not None, "what its machine has left", LONG_S)
+        assert all(cpu is None or cpu <= 1 / 3 for cpu in shown())
         await until_share(job, slow, 0.0, 0.6)
 
 

@@ -27,6 +27,7 @@ from elps.wire.frames import Header, Kind, Status
 from elps.worker.trainer.emulating import Machine
 from elps.worker.trainer.gradient import Gradient
 from elps.worker.trainer.inbox import Inbox
+from elps.worker.trainer.noticing import Noticing
 from elps.worker.trainer.reaching import (
     Ahead,
     CalledAway,
@@ -143,6 +144,7 @@ class Trainer:
     ) -> None:
         self._start, self._job, self._leader, self._machine = start, job, leader, machine
         self._inbox = Inbox(leader)
+        self._noticing = Noticing()
         self._order = job.order()
         self._params = np.full(job.layout.size, 0, job.layout.dtype)  # its pages are there now
         self._gradient = Gradient(job, self._order)
@@ -204,6 +206,7 @@ class Trainer:
     def close(self) -> None:
         """Hang up on the shards."""
         self._closed.set()
+        self._noticing.close()
         self._hang_up()
 
     def _hang_up(self) -> None:
@@ -337,8 +340,10 @@ class Trainer:
         began = time.perf_counter()
         if self._gradient.push() in (Status.OK, Status.REFUSED):
             push_s = time.perf_counter() - began
+            around = self._noticing.now(self._machine.factor)
             self._tell(
-                Header(Kind.PUSHED, self._epoch, iteration=t, interval=interval), {"push_s": push_s}
+                Header(Kind.PUSHED, self._epoch, iteration=t, interval=interval),
+                {"push_s": push_s, **around},
             )
         self._free_at = time.perf_counter()
 
