@@ -30,8 +30,11 @@ PHASES = ("lease", "wait", "pull", "compute", "push")
 
 
 @contextmanager
-def private_stack(workers: int, shards: int) -> Iterator[StackRecord]:
-    """Start a stack of this size; it ends, with all that it wrote, when the block is left."""
+def private_stack(workers: int, shards: int, **settings: str) -> Iterator[StackRecord]:
+    """Start a stack of this size; it ends, with all that it wrote, when the block is left.
+
+    `settings` are variables of its services.
+    """
     folder = Path(tempfile.mkdtemp(prefix="elps-bench-"))
     home = folder / FOLDER
     home.mkdir()
@@ -42,6 +45,7 @@ def private_stack(workers: int, shards: int) -> Iterator[StackRecord]:
     env = {name: value for name, value in os.environ.items() if name not in left_out}
     env["ELPS_MONITOR_PORT"] = str(free_ports(1)[0])
     env["ELPS_TASK_PATH"] = str(HERE / "tasks")
+    env |= settings
     stack = Stack(home, env, say=say)
     try:
         yield stack.up(workers, shards)
