@@ -216,6 +216,7 @@ class FakeTrainer(threading.Thread):
         says: dict[str, Any] | None = None,
         before: Callable[[FakeTrainer, Header], bool] = lambda trainer, header: True,
         bad: Callable[[int, Interval], bool] = lambda t, interval: False,
+        around: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(daemon=True)
         self.worker = worker
@@ -224,6 +225,7 @@ class FakeTrainer(threading.Thread):
         self.seen: list[Kind] = []
         self.leases: list[Header] = []
         self.shards: Shards | None = None
+        self.around = around or {}  #: what it says of its machine
         self._real, self._says, self._before, self._bad = (
             real_ports,
             says or identity(),
@@ -331,7 +333,7 @@ class FakeTrainer(threading.Thread):
         gradient = np.full_like(self.params, interval.size)
         if push(shards, t, interval, gradient) is Status.OK:
             pushed = Header(Kind.PUSHED, lease.epoch, iteration=t, interval=interval)
-            tell(leader, pushed, {"push_s": 0.0})
+            tell(leader, pushed, {"push_s": 0.0, **self.around})
 
     def _real_map(self, meta: dict[str, Any]) -> list[dict[str, Any]]:
         return [s | {"port": self._real[s["port"]]} for s in meta["shards"]]

@@ -30,14 +30,17 @@ PHASES = ("lease", "wait", "pull", "compute", "push")
 
 
 @contextmanager
-def private_stack(workers: int, shards: int) -> Iterator[StackRecord]:
-    """Start a stack of this size; it ends, with all that it wrote, when the block is left."""
-    with stack_to_start() as stack:
+def private_stack(workers: int, shards: int, **settings: str) -> Iterator[StackRecord]:
+    """Start a stack of this size; it ends, with all that it wrote, when the block is left.
+
+    `settings` are variables of its services.
+    """
+    with stack_to_start(**settings) as stack:
         yield stack.up(workers, shards)
 
 
 @contextmanager
-def stack_to_start() -> Iterator[Stack]:
+def stack_to_start(**settings: str) -> Iterator[Stack]:
     """A stack that is still to be started, for those who also start again what they have killed."""
     folder = Path(tempfile.mkdtemp(prefix="elps-bench-"))
     home = folder / FOLDER
@@ -49,6 +52,7 @@ def stack_to_start() -> Iterator[Stack]:
     env = {name: value for name, value in os.environ.items() if name not in left_out}
     env["ELPS_MONITOR_PORT"] = str(free_ports(1)[0])
     env["ELPS_TASK_PATH"] = str(HERE / "tasks")
+    env |= settings
     stack = Stack(home, env, say=say)
     try:
         yield stack
@@ -84,7 +88,7 @@ class Told:
 
 
 async def run_job(client: Client, document: dict[str, Any]) -> Told:
-    """Submit a job and follow it to its end, which must be a good one."""
+    """Submit a job and follow it to its end, which must be a good one; where it stops early the last rows may lack."""
     told = Told()
     iterations = int(document["iterations"])
     async with client.follow(document["id"]) as stream:
@@ -104,7 +108,8 @@ async def run_job(client: Client, document: dict[str, Any]) -> Told:
                 if item.what in ("failed", "killed"):
                     raise RuntimeError(f"job {document['id']}: {item.what}: {item.reason}")
             done = told.event("finished") is not None
-            if done and told.rows and told.rows[-1].iteration + 1 >= iterations:
+            whole = bool(told.rows) and told.rows[-1].iteration + 1 >= iterations
+            if done and (whole or "stop" in document):
                 return told
 
 

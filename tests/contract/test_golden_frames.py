@@ -170,6 +170,11 @@ FRAMES: dict[str, Frame] = {
         {"push_s": 0.25},
         b"",
     ),
+    "PUSHED.2": (
+        header(Kind.PUSHED, iteration=64, interval=LEASE),
+        {"push_s": 0.25, "cpu_process": 0.5, "cpu_host": 1.5, "memory_bytes": 4096},
+        b"",
+    ),
     "BAD": (header(Kind.BAD, iteration=64, interval=LEASE), {"what": "NaN"}, b""),
     "EVALUATED": (
         header(Kind.EVALUATED, iteration=64, interval=Interval(0, 360)),

@@ -65,10 +65,12 @@ async def until_share(job: Job, worker: WorkerId, low: float, high: float) -> in
 
 
 @asynccontextmanager
-async def uneven(folder: Path) -> AsyncIterator[tuple[Cluster, Job, WorkerId]]:
+async def uneven(
+    folder: Path, first_ms: float = 6.0, **env: str
+) -> AsyncIterator[tuple[Cluster, Job, WorkerId]]:
     """A job, and its worker that is three times slower; at last all are quick, and the result must be exact."""
-    say(folder, 6.0, 2.0)
-    async with running(*MEMBERS) as cluster:
+    say(folder, first_ms, 2.0)
+    async with running(*MEMBERS, **env) as cluster:
         job = await cluster.submit(cluster.document(**document(folder)))
         await job.until(lambda: len(job.rows) >= 3, "rows", LONG_S)
         yield cluster, job, slowest(job.rows[:3])
@@ -89,6 +91,19 @@ async def test_a_slow_worker_gets_less_iterations_get_shorter_and_it_gets_its_sh
         assert job.told("rebalanced")
         say(tmp_path, 2.0, 2.0)
         await until_share(job, slow, 0.75, 1.34)
+
+
+async def test_a_worker_on_an_emulated_slow_machine_gets_less(tmp_path: Path) -> None:
+    emulated = {"ELPS_WORKER_SLOWDOWN": "agent-2=factor:3; factor:1"}
+    async with uneven(tmp_path, 2.0, **emulated) as (cluster, job, slow):
+        assert slow in {trainer.worker for trainer in cluster.agents["agent-2"].trainers}
+
+        def shown() -> list[float | None]:
+            return [t.cpu_process for r in job.rows for t in r.workers if t.worker == slow]
+
+        await job.until(lambda: shown()[-1] is not None, "what its machine has left", LONG_S)
+        assert all(cpu is None or cpu <= 1 / 3 for cpu in shown())
+        await until_share(job, slow, 0.0, 0.6)
 
 
 async def test_fixed_batches_stay_equal_however_slow_a_worker_is(tmp_path: Path) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
+from rich.console import Console
 from safetensors import safe_open
-from scripted_stack import JOB, NoStack, Script, event, view
+from scripted_stack import JOB, NoStack, Script, event, row, view
 
 from elps.cli.main import main
+from elps.cli.showing import job_page
+from elps.client.reading import job_of
 from elps.contracts import topology
 from elps.contracts.codec import encode, parse_job
 from elps.contracts.ids import WorkerId
@@ -47,6 +52,19 @@ def test_show_tells_the_shares_of_the_batch_and_why(capsys: Captured) -> None:
     told = view(shares={"job-1-w1": 48, "job-1-w2": 16}, batches=7, shares_reason="w2 is slower")
     assert main(["show", "job-1"], reach=Script(answers=[told])) == 0
     assert "job-1-w1 48, job-1-w2 16 (plan 7: w2 is slower)" in capsys.readouterr().out
+
+
+def test_show_tells_what_workers_machines_have_left_if_that_is_known() -> None:
+    def told(**known: float) -> str:
+        timings = [msgspec.structs.replace(row(2).workers[0], **known)]
+        newest = msgspec.structs.replace(row(2), workers=timings)
+        console = Console(width=120)
+        with console.capture() as captured:
+            console.print(job_page(job_of(view()), newest, [], 1_700_000_010.0))
+        return captured.get()
+
+    assert "cores" not in told()
+    assert re.search(r"lease +cores +idle\n.* 0.25 +1.5\n", told(cpu_process=0.25, cpu_host=1.5))
 
 
 def test_jobs_is_a_table_with_units(capsys: Captured) -> None:

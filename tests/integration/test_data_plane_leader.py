@@ -36,6 +36,25 @@ from leading import (
 __all__ = ["quick", "stacks"]
 
 
+def test_rows_tell_what_a_trainers_machine_has_left_if_it_says_so(
+    stack_of: Callable[..., Stack],
+) -> None:
+    stack = stack_of(1)
+    message = stack.host(document(), workers=2)
+    told = {"cpu_process": 0.25, "cpu_host": 1.5, "memory_bytes": 4096}
+    stack.trainer(message, 1, around=told)
+    stack.trainer(message, 2)
+    comes_to(stack, "finished")
+    eventually(lambda: len(stack.leader.rows) == 30)
+    found = {
+        t.worker: (t.cpu_process, t.cpu_host, t.memory_bytes) for t in stack.leader.rows[-1].workers
+    }
+    for trainer in stack.trainers:
+        expected = tuple(told.values()) if trainer.around else (None, None, None)
+        assert found.get(trainer.worker, expected) == expected
+    assert any(t.cpu_process == 0.25 for row in stack.leader.rows for t in row.workers)
+
+
 @pytest.mark.parametrize(("trainers", "shards"), [(1, 1), (2, 1), (1, 2), (3, 3)])
 def test_a_job_runs_to_its_end_exactly(
     stack_of: Callable[..., Stack], trainers: int, shards: int

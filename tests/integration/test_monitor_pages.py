@@ -140,6 +140,7 @@ async def test_the_page_needs_nothing_from_elsewhere(stack: Stack) -> None:
     for foreign in ("https://", "//cdn", "@import", "src="):
         assert foreign not in response.text
     assert "innerHTML" not in response.text
+    assert "j.shares" in response.text
 
 
 async def test_the_description_has_the_types_of_all_answers(stack: Stack) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from elps.balance import PREDICTORS, Policy
@@ -74,3 +75,24 @@ def test_rows_that_come_together_are_one_mean_of_each_workers_parts() -> None:
     assert (found.job, found.term, found.iteration) == ("j", 2, 9)
     told = {w.worker: (w.samples, w.compute_s, w.pull_s) for w in found.workers}
     assert told == {"a": (6.0, 3.0, 8.0), "b": (2.0, 1.0, 7.0)}
+
+
+def test_of_processor_and_memory_the_newest_is_passed_on_and_rows_without_say_nothing() -> None:
+    def with_cpu(t: int, cpu: float | None) -> IterationRow:
+        (timing,) = row(t, a=4).workers
+        memory = None if cpu is None else 4096
+        timing = msgspec.structs.replace(timing, cpu_process=cpu, cpu_host=cpu, memory_bytes=memory)
+        return msgspec.structs.replace(row(t), workers=[timing])
+
+    def passed_on(*cpus: float | None) -> tuple[float | None, float | None, int | None]:
+        rows = [with_cpu(t, cpu) for t, cpu in enumerate(cpus)]
+        found = timings_of(IterationRows(job=JobId("j"), rows=rows, balanced=True))
+        assert found is not None
+        return (
+            found.workers[0].cpu_process,
+            found.workers[0].cpu_host,
+            found.workers[0].memory_bytes,
+        )
+
+    assert passed_on(0.25, 0.75) == (0.75, 0.75, 4096)
+    assert passed_on(None, None) == (None, None, None)

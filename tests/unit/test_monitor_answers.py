@@ -74,6 +74,9 @@ def test_a_row_tells_each_workers_batch_and_times(state: State) -> None:
         "wait_s": 0.03,
         "push_s": 0.04,
         "lease_s": 0.05,
+        "cpu_process": None,
+        "cpu_host": None,
+        "memory_bytes": None,
     }
     assert found["duration_s"] == 0.5
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -26,8 +28,8 @@ class Balanced:
         self.shares: dict[WorkerId, int] = {}
         self.desk.shard()
         self.desk.agent(slots=2)
-        workers = {"workers": {"min": 2, "max": 2}}
-        self.desk.submit("j", iterations=10_000, batch={"global": BATCH}, **workers, **fields)
+        document = {"batch": {"global": BATCH}, "workers": {"min": 2, "max": 2}, **fields}
+        self.desk.submit("j", iterations=10_000, **document)
         self.desk.agent(trainers=[self.desk.trainer(w) for w in self.desk.workers()])
         self.beat()
 
@@ -49,13 +51,18 @@ class Balanced:
                 self.shares = dict(plans[-1].shares)
         return plans
 
-    def timings(self, speeds: dict[str, float] = SPEEDS) -> IterationTimings:
+    def timings(
+        self, speeds: dict[str, float] = SPEEDS, cpu: dict[str, float] | None = None
+    ) -> IterationTimings:
         sizes = self.shares or dict.fromkeys(self.desk.workers(), BATCH // 2)
         self.iteration += 1
         return IterationTimings(
             job=JobId("j"), term=self.desk.term().number, iteration=self.iteration,
             workers=[
-                WorkerMean(worker=w, samples=n, compute_s=n / speeds[w], pull_s=0, push_s=0, wait_s=0)
+                WorkerMean(
+                    worker=w, samples=n, compute_s=n / speeds[w], pull_s=0, push_s=0, wait_s=0,
+                    cpu_process=(cpu or {}).get(w),
+                )
                 for w, n in sizes.items() if n
             ],
         )  # fmt: skip
@@ -135,3 +142,26 @@ def test_a_scheduler_that_starts_anew_numbers_above_what_the_leader_may_have_hea
     plans = job.train(20)
     assert plans[0].number == job.heard + GAP + 1
     assert job.shares["j-w1"] > 2 * job.shares["j-w2"]  # type: ignore[index]
+
+
+def test_plans_foresee_the_speeds_that_go_with_the_processor_time_of_now() -> None:
+    """Two machines whose processors others use too, each iteration for another part."""
+
+    def late(known: bool) -> float:
+        """Mean time of the slowest over that of both together, once NARX has learned."""
+        chance, job = random.Random(5), Balanced(batch={"global": 600, "policy": "narx"})
+        share = dict.fromkeys(job.desk.workers(), 1.0)
+        job.shares = dict.fromkeys(share, 300)
+        ratios = []
+        for t in range(200):
+            speeds = {w: 300.0 * part for w, part in share.items()}
+            slowest_s = max(n / speeds[w] for w, n in job.shares.items())
+            if t >= 100:
+                ratios.append(slowest_s * sum(speeds.values()) / 600)
+            share = {w: chance.uniform(0.3, 1.0) for w in share}  # of the coming iteration
+            if job.desk.core.timed(job.timings(speeds, share if known else None)):
+                sent = [s.message for s in job.desk.core.messages(job.desk.now)]
+                job.shares = dict([m for m in sent if isinstance(m, BatchPlan)][-1].shares)
+        return fmean(ratios)
+
+    assert late(known=True) - 1 < 0.5 * (late(known=False) - 1)

@@ -145,13 +145,23 @@ def _row_text(row: IterationRow) -> str:
 
 
 def _workers(row: IterationRow) -> Table:
+    """Times, then what its machine had left, if that is known: cores that a worker can have, and idle ones."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("worker")
     for name in ("samples", "compute", "pull", "push", "wait", "lease"):
         table.add_column(name, justify="right")
+    noticed = any(timing.cpu_process is not None for timing in row.workers)
+    for name in ("cores", "idle") if noticed else ():
+        table.add_column(name, justify="right")
     for timing in row.workers:
         spent = (timing.compute_s, timing.pull_s, timing.push_s, timing.wait_s, timing.lease_s)
-        table.add_row(plain(timing.worker), str(timing.samples), *map(figures.seconds, spent))
+        left = (timing.cpu_process, timing.cpu_host) if noticed else ()
+        table.add_row(
+            plain(timing.worker),
+            str(timing.samples),
+            *map(figures.seconds, spent),
+            *map(figures.value, left),
+        )
     return table
 
 

@@ -312,6 +312,10 @@ class WorkerTiming(msgspec.Struct, frozen=True, kw_only=True):
     push_s: float
     lease_s: float
     """Waiting for the leader's answer."""
+    cpu_process: float | None = None
+    cpu_host: float | None = None
+    memory_bytes: int | None = None
+    """When it had pushed: cores that it can have, idle cores and memory of its machine; None where it is not known."""
 
 
 class IterationRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -344,7 +348,7 @@ class IterationRows(Message, frozen=True, kw_only=True, tag="iterations"):
 
 
 class WorkerMean(msgspec.Struct, frozen=True, kw_only=True):
-    """Means over the iterations in which a worker had a part; times in seconds, as in `WorkerTiming`."""
+    """Means over the iterations in which a worker had a part, as in `WorkerTiming`; the last three are the newest."""
 
     worker: WorkerId
     samples: float
@@ -352,6 +356,9 @@ class WorkerMean(msgspec.Struct, frozen=True, kw_only=True):
     pull_s: float
     push_s: float
     wait_s: float
+    cpu_process: float | None = None
+    cpu_host: float | None = None
+    memory_bytes: int | None = None
 
 
 class IterationTimings(Message, frozen=True, kw_only=True, tag="timings"):

@@ -116,6 +116,12 @@ class TimingView(TypedDict):
     wait_s: float
     push_s: float
     lease_s: float
+    cpu_process: float | None
+    """Cores that it can have, as its machine was when it had pushed; as the next two, None where it is not known."""
+    cpu_host: float | None
+    """Idle cores."""
+    memory_bytes: int | None
+    """Memory that can be had."""
 
 
 class IterationView(TypedDict):

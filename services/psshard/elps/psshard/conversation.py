@@ -18,6 +18,7 @@ from elps.psshard.core.commands import Command, Lend
 from elps.psshard.identity import Identity
 from elps.psshard.origin import Origin, Source
 from elps.psshard.phases import has_values
+from elps.psshard.reporting import Reporter
 from elps.psshard.trainers import Computed, Pushed, Sums, TrainerLink, Trainers, What, read
 from elps.wire.connection import Connection
 from elps.wire.frames import Header, Kind
@@ -37,6 +38,7 @@ class Leader(Protocol):
     origin: Origin
     trainers: Trainers
     beginning: Beginning
+    reporter: Reporter
 
     def open(self, source: Source) -> None:
         """Begin from there."""
@@ -104,8 +106,11 @@ class Conversation:
             case Kind.ASK:
                 self._ask(link, header.epoch, read(meta, Computed) if meta else None)
             case Kind.PUSHED:
-                push_s = read(meta, Pushed).push_s
-                self._lead.event(lambda clock, _: clock.pushed(worker, t, push_s), header.epoch)
+                pushed = read(meta, Pushed)
+                self._lead.reporter.noticed(worker, pushed.around)
+                self._lead.event(
+                    lambda clock, _: clock.pushed(worker, t, pushed.push_s), header.epoch
+                )
             case Kind.BAD:
                 what = read(meta, What).what
                 self._lead.event(

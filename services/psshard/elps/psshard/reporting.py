@@ -23,6 +23,7 @@ from elps.psshard.core.commands import Evaluated, IterationDone, Remark
 from elps.psshard.core.inheriting import Inheritance
 from elps.psshard.core.rules import Rules
 from elps.psshard.origin import Source
+from elps.psshard.trainers import Around
 from elps.storage.checkpoints import Manifest
 from elps.stream.interval import Interval
 
@@ -54,6 +55,7 @@ class Reporter:
         self._saving: tuple[int, float] | None = None  #: checkpoint under way, since when
         self._rules: Rules | None = None
         self._steps = 0  #: optimizer steps, for the learning rate shown
+        self._around: dict[WorkerId, Around] = {}  #: as last told, of those with a part in a row
 
     @_one_at_a_time
     def opened(self, rules: Rules, source: Source) -> None:
@@ -103,6 +105,11 @@ class Reporter:
                 self.event(happened, reason, worker=about, iteration=iteration)
 
     @_one_at_a_time
+    def noticed(self, worker: WorkerId, around: Around) -> None:
+        """Take what a trainer's machine has left; it goes with the next row."""
+        self._around[worker] = around
+
+    @_one_at_a_time
     def iteration_done(self, done: IterationDone, plan: int) -> None:
         """Send an iteration's row."""
         assert self._rules is not None
@@ -111,6 +118,7 @@ class Reporter:
         rate = factor(document.schedule, max(self._steps, 1), self._rules.iterations)
         lr = document.optimizer.lr * rate
         passes = geometry.passes(done.iteration + 1)
+        around = self._around = {w: self._around.get(w, Around()) for w in done.timings}
         self._bridge.row(
             self._host.job,
             IterationRow(
@@ -133,6 +141,7 @@ class Reporter:
                         wait_s=t.wait_s,
                         push_s=t.push_s,
                         lease_s=t.lease_s,
+                        **around[worker]._asdict(),
                     )
                     for worker, t in done.timings.items()
                 ],

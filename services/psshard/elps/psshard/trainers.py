@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -22,6 +22,7 @@ from elps.wire.handshake import Refused
 
 S = TypeVar("S", bound=msgspec.Struct)
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+Cores = Annotated[float, Meta(ge=0, le=1e6)]
 Number = Annotated[int, Meta(ge=0, le=2**62)]
 
 MISSED_S = 2.0
@@ -59,9 +60,25 @@ class Computed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pushed(msgspec.Struct, frozen=True, kw_only=True):
-    """With PUSHED."""
+    """With PUSHED. What is not known of the trainer's machine is None, and in frames of older trainers all of it."""
 
     push_s: Seconds
+    cpu_process: Cores | None = None
+    cpu_host: Cores | None = None
+    memory_bytes: Number | None = None
+
+    @property
+    def around(self) -> Around:
+        """What the machine had left."""
+        return Around(self.cpu_process, self.cpu_host, self.memory_bytes)
+
+
+class Around(NamedTuple):
+    """What a trainer's machine has left for it; see `WorkerTiming`."""
+
+    cpu_process: float | None = None
+    cpu_host: float | None = None
+    memory_bytes: int | None = None
 
 
 class Sums(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from elps.runtime.schedule import every
 from elps.runtime.service import Context
 from elps.worker.agent.trainers import TRAINER, Trainers
 from elps.worker.settings import read_settings
+from elps.worker.trainer.emulating import VARIABLE
 from elps.worker.zygote.preload import PRELOAD
 
 log = structlog.get_logger(__name__)
@@ -57,7 +58,7 @@ class WorkerAgent:
         self._trainers = Trainers(
             self._settings,
             context.clock,
-            {**os.environ, **context.env},
+            {**os.environ, **context.env, VARIABLE: self._settings.worker_slowdown},
             self._changed.set,
             trainer=trainer,
             preload=(*preload, *self._settings.preload_modules),
@@ -81,7 +82,8 @@ class WorkerAgent:
             printed = tasks.create_task(
                 every(PRINTED_S, self._send_printed, done, timeout_s=PUBLISH_S), name="printed"
             )
-            log.info("agent_serves", agent=agent, slots=self._settings.worker_slots)
+            slowdown = {"slowdown": s} if (s := self._settings.worker_slowdown) else {}
+            log.info("agent_serves", agent=agent, slots=self._settings.worker_slots, **slowdown)
             await stop.wait()
             await self._trainers.leave()
             done.set()

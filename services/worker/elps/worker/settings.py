@@ -15,6 +15,7 @@ from msgspec import Meta
 from elps.contracts.errors import SetupError
 from elps.contracts.ids import AgentId, id_problem
 from elps.runtime.settings import read
+from elps.worker.trainer.emulating import slowdown_for
 
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 
@@ -39,6 +40,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """From SIGTERM to SIGKILL for a trainer that shall be ended."""
     leave_grace_s: Seconds = 10.0
     """The same when the agent leaves: time to finish or give back the interval."""
+    worker_slowdown: str = ""
+    """How its trainers' computations are slowed, to emulate another machine (`elps.worker.core.slowdown`)."""
 
     @property
     def agent(self) -> AgentId:
@@ -58,7 +61,8 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         settings = msgspec.structs.replace(settings, agent_id=_own_id())
     if problem := id_problem(settings.agent_id):
         raise SetupError(f"settings: ELPS_AGENT_ID: {problem}")
-    return settings
+    slowdown = slowdown_for(settings.agent, settings.worker_slowdown)
+    return msgspec.structs.replace(settings, worker_slowdown=slowdown)
 
 
 def _own_id() -> str:

@@ -78,7 +78,15 @@ class Batching:
         told = {t.worker for t in timings.workers}
         out = [
             Observation(
-                t.worker, t.samples, t.compute_s, pull_s=t.pull_s, push_s=t.push_s, wait_s=t.wait_s
+                t.worker,
+                t.samples,
+                t.compute_s,
+                pull_s=t.pull_s,
+                push_s=t.push_s,
+                wait_s=t.wait_s,
+                cpu_process=t.cpu_process,
+                cpu_host=t.cpu_host,
+                memory=t.memory_bytes,
             )
             for t in timings.workers
         ]

@@ -24,8 +24,10 @@ from elps.tasks.opening import open_job
 from elps.tasks.running import OpenJob
 from elps.wire.connection import Connection, ConnectionEnded
 from elps.wire.frames import Header, Kind, Status
+from elps.worker.trainer.emulating import Machine
 from elps.worker.trainer.gradient import Gradient
 from elps.worker.trainer.inbox import Inbox
+from elps.worker.trainer.noticing import Noticing
 from elps.worker.trainer.reaching import (
     Ahead,
     CalledAway,
@@ -54,6 +56,7 @@ def run(start: StartTrainer, env: Mapping[str, str]) -> int:
     0: nothing more to do. 1: the task failed, the leader has the traceback. 3: the leader or a shard is out of reach.
     """
     try:
+        machine = Machine.of(env)
         leader = reach(
             start,
             start.leader.host,
@@ -69,7 +72,7 @@ def run(start: StartTrainer, env: Mapping[str, str]) -> int:
         _say(f"elps: {error}")
         return EXIT_ORPHANED
     try:
-        return _work(start, env, leader)
+        return _work(start, env, leader, machine)
     except StaleTerm as error:
         _say(f"elps: not needed any more: {error}")
         return EXIT_DONE
@@ -80,11 +83,11 @@ def run(start: StartTrainer, env: Mapping[str, str]) -> int:
         leader.close()
 
 
-def _work(start: StartTrainer, env: Mapping[str, str], leader: Connection) -> int:
+def _work(start: StartTrainer, env: Mapping[str, str], leader: Connection, machine: Machine) -> int:
     trainer = None
     try:
         job = open_job(start.document, env)
-        trainer = Trainer(start, job, leader)
+        trainer = Trainer(start, job, leader, machine)
         trainer.leave_when_told()
         leader.send(
             Header(Kind.READY),
@@ -136,9 +139,12 @@ class _Leaving(BaseException):
 class Trainer:
     """One trainer process under one term."""
 
-    def __init__(self, start: StartTrainer, job: OpenJob, leader: Connection) -> None:
-        self._start, self._job, self._leader = start, job, leader
+    def __init__(
+        self, start: StartTrainer, job: OpenJob, leader: Connection, machine: Machine
+    ) -> None:
+        self._start, self._job, self._leader, self._machine = start, job, leader, machine
         self._inbox = Inbox(leader)
+        self._noticing = Noticing()
         self._order = job.order()
         self._params = np.full(job.layout.size, 0, job.layout.dtype)  # its pages are there now
         self._gradient = Gradient(job, self._order)
@@ -200,6 +206,7 @@ class Trainer:
     def close(self) -> None:
         """Hang up on the shards."""
         self._closed.set()
+        self._noticing.close()
         self._hang_up()
 
     def _hang_up(self) -> None:
@@ -307,7 +314,8 @@ class Trainer:
             return
         self.where = f"worker {self._start.worker}, iteration {t}, samples {interval}"
         began = time.perf_counter()
-        loss = self._gradient.compute(self._params, t, interval, shards)
+        with self._machine.computing():
+            loss = self._gradient.compute(self._params, t, interval, shards)
         compute_s = time.perf_counter() - began
         if self._gradient.bad:
             self._gradient.drop()
@@ -332,8 +340,10 @@ class Trainer:
         began = time.perf_counter()
         if self._gradient.push() in (Status.OK, Status.REFUSED):
             push_s = time.perf_counter() - began
+            around = self._noticing.now(self._machine.factor)
             self._tell(
-                Header(Kind.PUSHED, self._epoch, iteration=t, interval=interval), {"push_s": push_s}
+                Header(Kind.PUSHED, self._epoch, iteration=t, interval=interval),
+                {"push_s": push_s, **around},
             )
         self._free_at = time.perf_counter()
 
