@@ -51,7 +51,7 @@ INHERITING_FAULTS = {
     "newest": Fault("the newest version is gone on from", 300, _off(taking=Newest)),
     "no-skips": Fault("skips that were counted with are lost", 300, _off(taking=NoSkips)),
     "kept-skips": Fault(
-        "skips kept for later come into force", 600, _off(taking=KeptSkips), first=1800
+        "skips kept for later come into force", 600, _off(taking=KeptSkips), first=4_500
     ),
     "one-version": Fault("the version before cannot be read", 300, _off("one-version")),
     "unsealed": Fault("who was adding goes on to add", 300, _off("unsealed")),

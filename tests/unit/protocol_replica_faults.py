@@ -51,9 +51,9 @@ def _off(what: str = "", **how: Any) -> dict[str, Any]:
 
 REPLICA_FAULTS = {
     "no-hold": Fault("no gate waits for replicas", 500, _off(replicas=NoHold)),
-    "after-the-gate": Fault("they count too early", 3_000, _off(replicas=AfterTheGate)),
-    "any-version": Fault("a copy lacks the version", 3_000, _off(taking=AnyVersion)),
-    "no-spare": Fault("what is given up is gone at once", 3_000, _off("no-spare")),
+    "after-the-gate": Fault("they count too early", 200, _off(replicas=AfterTheGate), first=2_650),
+    "any-version": Fault("a copy lacks the version", 200, _off(taking=AnyVersion), first=1_950),
+    "no-spare": Fault("what is given up is gone at once", 500, _off("no-spare")),
     "no-copies": Fault("copies are not claimed", 200, _off("no-copies")),
-    "copied-skips": Fault("skips do not come with the sums", 5_000, _off("copied-skips")),
+    "copied-skips": Fault("skips do not come with the sums", 900, _off("copied-skips")),
 }

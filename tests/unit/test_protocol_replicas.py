@@ -20,7 +20,7 @@ from elps.psshard.core import commands as do
 from elps.psshard.core.inheriting import Claim, History, Inheritance, Stock, Stocktaking
 from elps.psshard.core.replicating import STALLED_S, Replicas
 
-SCHEDULES, CHUNK = 4_000, 1_000
+SCHEDULES, CHUNK = 3_000, 1_000
 A, B, C = ShardId("a"), ShardId("b"), ShardId("c")
 P0, P1, P2 = (PartitionId(n) for n in range(3))
 PLACED = {P0: A, P1: B}

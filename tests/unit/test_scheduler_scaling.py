@@ -131,10 +131,10 @@ def test_a_job_that_is_placed_anew_has_the_size_it_was_pinned_at() -> None:
     assert (len(desk.workers()), len(desk.places())) == (2, 2)
 
 
-def running(shards: int = 1, workers: int = 1, pool: int = 3) -> Desk:
+def running(shards: int = 1, workers: int = 1, pool: int = 3, **document: Any) -> Desk:
     """A job that trains on `shards` of `pool` shards with `workers` workers on one agent, which has four slots."""
     desk = Desk()
-    desk.submit(**SIZES)
+    desk.submit(**SIZES, **document)
     scale(desk, workers=workers, shards=shards)
     for n in range(shards):
         desk.shard(f"s{n}")

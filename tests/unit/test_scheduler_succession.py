@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from scheduler_desk import Desk, reborn
 from test_scheduler_scaling import beats, running, scale, told
 
-from elps.contracts.epoch import Epoch
+from elps.contracts.epoch import Epoch, Term
+from elps.contracts.ids import ShardId
 from elps.contracts.messages import DirectJob, DropJob, HostJob, StartTrainer, StopTrainer
 from elps.contracts.state import Allocation, JobState
+from elps.scheduler.core.events import AskTerm, ShardRefused, TermGranted
 
 
 def allocation(desk: Desk) -> Allocation:
@@ -151,3 +154,32 @@ def test_one_that_leaves_while_it_starts_under_its_inherited_term_gives_away_in_
     beats(desk, holders=["s2", "s9"])
     assert desk.places() == ["s2", "s9"]
     assert [e for e in told(desk, "resized") if "s1 is leaving" in e]
+
+
+# --- with replicas ----------------------------------------------------------------------------------------------------
+
+
+def test_a_leader_that_is_lost_with_what_it_held_is_replaced_where_there_are_replicas() -> None:
+    desk = running(shards=2, replicas=1)
+    beats(desk)
+    term = desk.term()
+    desk.feed(ShardRefused(ShardId("s0"), "1"))
+    assert (desk.term().number, desk.places()[0]) == (term.number + 1, "s1")
+    assert allocation(desk).inherits == Epoch(term, 1)
+    assert JobState.QUEUED not in [c.state for c in desk.record().changes[2:]]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before the term is asked for", "meanwhile"])
+def test_it_is_replaced_also_if_another_process_has_its_name_already(late: bool) -> None:
+    desk = running(shards=2, replicas=1)
+    beats(desk)
+    term = desk.term()
+    desk.granting = not late
+    if late:
+        desk.feed(ShardRefused(ShardId("s0"), "1"))
+    desk.shard("s0", incarnation="2", jobs=[])
+    if late:
+        (ask,) = [c for c in desk.out if isinstance(c, AskTerm)]
+        desk.feed(TermGranted(ask.job, ask.attempt, Term(term.number + 1, 5), "secret"))
+    assert (desk.term().number, desk.places()[0]) == (term.number + 1, "s1")
+    assert allocation(desk).inherits == Epoch(term, 1)

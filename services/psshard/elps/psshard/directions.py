@@ -40,7 +40,7 @@ class Leader(Protocol):
     beginning: Beginning
     reporter: Reporter
 
-    def lose(self, gone: Collection[ShardId]) -> bool:
+    def lose(self, gone: Collection[ShardId]) -> None:
         """Shards are gone with what they had."""
 
     def event(
@@ -71,7 +71,8 @@ class Directions:
         with lead.lock:
             unwanted = lead.trainers.plan(workers, message.exits, time.monotonic())
             self.pause_wanted = pause
-            not_begun = lead.clock is None and not lead.beginning.holders
+            not_begun = lead.clock is None and lead.origin.history is None
+            not_begun &= not lead.beginning.holders
         for worker, text in sorted(message.exits.items()):
             lead.event(lambda clock, now, w=worker, t=text: clock.exit_seen(w, t, now))  # type: ignore[misc]
         for link, why in unwanted:
@@ -79,11 +80,12 @@ class Directions:
             link.stop(why)
         lead.event(lambda clock, now: clock.expect(workers, now))
         if message.shards and message.plan >= self.obeys:
+            if message.lost:  # before others come, who have nothing to say of what is there
+                lead.lose(message.lost)
             self._know(message.shards)
             with lead.lock:
                 lead.origin.want(message.shards)
-            if not message.lost or not lead.lose(message.lost):
-                lead.event(lambda clock, now: clock.want(lead.origin.targets, now))
+            lead.event(lambda clock, now: clock.want(lead.origin.targets, now))
             self.obeys = message.plan
         lead.event(lambda clock, now: clock.pause(now) if pause else clock.resume(now))
         if pause and not_begun:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from itertools import count
 
 import structlog
@@ -38,8 +38,10 @@ from elps.psshard.origin import Origin, Source
 from elps.psshard.peers import Peers
 from elps.psshard.phases import live_phase
 from elps.psshard.reporting import Reporter
+from elps.psshard.resuming import Resuming
 from elps.psshard.ticker import Ticker
 from elps.psshard.trainers import TrainerLink, Trainers
+from elps.psshard.wave import Wave
 from elps.stream.interval import Interval
 from elps.wire.connection import Connection
 from elps.wire.handshake import Refused
@@ -50,7 +52,7 @@ LAGS_S = 5.0
 log = structlog.get_logger()
 
 
-class Lead:
+class Lead(Resuming):
     """Leads one job under one term, on the shard whose own share is `orders`."""
 
     def __init__(self, host: HostJob, me: ShardId, orders: Orders, bridge: Bridge) -> None:
@@ -143,53 +145,6 @@ class Lead:
         for shard, assignment in told.items():
             self._peers.tell(shard, epoch, assignment)
 
-    def lose(self, gone: Collection[ShardId]) -> bool:
-        """Shards are gone with what they had: go on from what the others have. False if they had nothing."""
-        with self.beginning.deciding:
-            return self._lose(set(gone), f"{', '.join(sorted(gone))} lost")
-
-    def _lose(self, gone: set[ShardId], why: str) -> bool:
-        with self.lock:
-            self.origin.forget(gone)
-            clock, left = self.clock, [s for s in self._peers if s not in gone]
-            if not self._holders & gone or self._ended is not None:
-                return False
-            if clock is not None and self.origin.history is not None:
-                self.reporter.follow(clock, time.monotonic())
-                self.clock, self.epoch = None, Epoch(self.host.term, self.epoch.n + 1)
-                self.opened, since = self.epoch, self.origin.history.opened
-                self.beginning.take(left, since, self.reporter.progress.checkpoint, why)
-            epoch = self.epoch
-        self._peers.keep(left)
-        if clock is None:
-            self.beginning.lose(gone, why)
-        else:
-            log.warning("shards_lost", job=self.job, shards=sorted(gone))
-            self._peers.tell_all(epoch, do.TakeStock())
-        return True
-
-    def reopen(self, reason: str, *, must_restore: bool) -> None:
-        """Go back to the newest checkpoint that can be loaded; once for all that is wrong under an epoch."""
-        with self.lock:
-            wrong = self.epoch
-            if self._reopening == wrong:
-                return
-            self._reopening = wrong
-
-        def run() -> None:
-            manifests = self.keeper.manifests()
-            with self.lock:
-                if self.epoch != wrong:
-                    return
-                manifest = self.origin.usable(manifests)
-            if manifest is None and must_restore:
-                self.fail(f"{reason}; no older checkpoint is left to go back to")
-                return
-            self.reporter.event("rolled_back", reason)
-            self.open(manifest)
-
-        self.keeper.in_background("back", run)
-
     def look_again(self) -> None:
         """Trainers that were ready before it was known where to begin are looked at now."""
         self._conversation.look_again()
@@ -270,6 +225,7 @@ class Lead:
             if not self._counts(since):
                 return
             epoch = self.epoch
+            wave = self.origin.wave(command) if isinstance(command, do.Follow) else None
         match command:
             case do.Lend():
                 self._conversation.lend(epoch, command)
@@ -287,8 +243,8 @@ class Lead:
                 self._skip(interval)
                 self.reopen(reason, must_restore=self.reporter.progress.checkpoint is not None)
             case do.Follow():
-                self._peers.tell_all(epoch, wave := self.origin.wave(command))
-                self._conversation.tell_ahead(epoch, wave.addresses)
+                assert wave is not None
+                self._follow(epoch, wave)
             case do.Exchange(_, placed, version):
                 self._exchange(epoch, placed, version)
             case do.Exchanged():
@@ -305,6 +261,11 @@ class Lead:
             self.origin.carry(placed, version)
             told = self._assignments(self.clock, self._peers)
         self._assign(epoch, told)
+
+    def _follow(self, epoch: Epoch, wave: Wave) -> None:
+        self._peers.tell_all(epoch, wave)
+        if not wave.standing:
+            self._conversation.tell_ahead(epoch, wave.addresses)
 
     def _to_shards(self, epoch: Epoch, order: Order) -> None:
         """Say it to every shard, the others first: their way is longer."""

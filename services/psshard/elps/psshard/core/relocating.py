@@ -21,6 +21,7 @@ class Relocating(Readable):
     _replicas: Replicas
 
     plan: int
+    _least: int  #: versions before it have been left, somewhere
     _out: list[Command]
 
     def _serve(self, now: float) -> list[Command]:
@@ -56,7 +57,8 @@ class Relocating(Readable):
         self._out += self._moving.look(self.t, now)
         if not self._moving.exchanging:
             settling, placed = self._moving.settling, self._moving.placed
-            self._out += self._replicas.look(self.t, self.gate, placed, now, settling=settling)
+            left = max(self.gate, self._least - 1)  #: no newer version has been left anywhere
+            self._out += self._replicas.look(self.t, left, placed, now, settling=settling)
         if not self._moving.settling:
             self._goal.halt = None
         elif self._goal.halt is None and self._saving.writing is None:

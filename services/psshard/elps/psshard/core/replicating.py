@@ -96,8 +96,8 @@ class Replicas:
     ) -> list[Command]:
         """Make replicas where there are none, have them count, give them up when they stall.
 
-        `version` is the oldest that some partition holds, `gate` the highest announced. `settling`: the map is about to
-        be exchanged, so nothing is begun but what that waits for.
+        `version` is the oldest that some partition holds, `gate` the newest that some may have left. `settling`: the
+        map is about to be exchanged, so nothing is begun but what that waits for.
         """
         wave = self._wave
         if self._over:

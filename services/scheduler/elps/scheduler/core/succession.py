@@ -76,10 +76,16 @@ def _heir(
     there = [s for s in there if not book.pool.shards[s].leaving]
     if lead.opened is None or not holders:
         return None
-    if record.document.replicas and old not in book.pool.shards:
+    if record.document.replicas and _is_lost(book, allocation, old):
         return next((s for s in there if s in holders), there[0] if there else None)
     left = [s for s in there if s in holders]
     return left[0] if sorted(left) == sorted(holders) else None
+
+
+def _is_lost(book: Book, allocation: Allocation, shard: ShardId) -> bool:
+    """Whether the process that had a part of the job is gone; another one may have its name already."""
+    known = book.pool.shards.get(shard)
+    return known is None or allocation.incarnations.get(shard) != known.incarnation
 
 
 def granted(book: Book, event: TermGranted, now: Moment) -> None:
@@ -91,7 +97,7 @@ def granted(book: Book, event: TermGranted, now: Moment) -> None:
         return
     heir = _heir(book, record, allocation, reign, reign.lead)
     if heir is None:  # who was to lead is gone meanwhile
-        if allocation.shards[0] not in book.pool.shards:
+        if _is_lost(book, allocation, allocation.shards[0]):
             resizing.shard_gone(book, event.job, allocation.shards[0], succession.why, now)
         return
     others = [s for s in allocation.shards[1:] if s != heir and s in book.pool.shards]
