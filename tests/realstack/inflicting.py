@@ -38,7 +38,9 @@ class Enemy:
         self._mending: set[asyncio.Task[None]] = set()
         self._leading: dict[str, str] = {}  #: by job, the leading shard that was seen last
         self._frozen: set[int] = set()  #: process ids
-        self._leaving: set[str] = set()  #: names that are ended or away, and come back or are replaced
+        self._leaving: set[str] = (
+            set()
+        )  #: names that are ended or away, and come back or are replaced
         self._shards_hit = 0  #: that are not mended yet
         self._shards_whole_since = self._began  #: monotonic s; of no meaning while one is hit
 
@@ -79,12 +81,12 @@ class Enemy:
         ends = {
             Act.FREEZE: f" for {step.lasts_s:g} s",
             Act.KILL: "" if step.victim is Victim.TRAINER else f", back after {step.lasts_s:g} s",
-            Act.STOP: ", another in its place" if step.spare else f", back after {step.lasts_s:g} s",
+            Act.STOP: ", another in its place"
+            if step.spare
+            else f", back after {step.lasts_s:g} s",
         }
         leads = " (leads)" if self._leading.get(training.id) == victim.name else ""
-        self.tell(
-            f"{at}: {step.act.value} {victim.name} ({victim.pid}){leads}{ends[step.act]}"
-        )
+        self.tell(f"{at}: {step.act.value} {victim.name} ({victim.pid}){leads}{ends[step.act]}")
         if step.act is Act.STOP and step.spare and victim.name not in SERVERS:
             spare = self.site.newcomer(kind_of(victim.name))
             await self.site.start(spare)

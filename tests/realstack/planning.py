@@ -116,7 +116,12 @@ FAILURES: dict[tuple[Act, Victim, tuple[float, float]], int] = {
     (Act.FREEZE, Victim.STORE, LONG_S): 1,
 }
 """How often each is dealt before all are dealt again."""
-ORDERS = ((Act.SCALE, Victim.JOB), (Act.SCALE, Victim.JOB), (Act.STOP, Victim.SHARD), (Act.STOP, Victim.AGENT))
+ORDERS = (
+    (Act.SCALE, Victim.JOB),
+    (Act.SCALE, Victim.JOB),
+    (Act.STOP, Victim.SHARD),
+    (Act.STOP, Victim.AGENT),
+)
 
 
 def draw_plan(seed: int, failures: int) -> list[PlannedJob]:
@@ -148,14 +153,19 @@ def draw_plan(seed: int, failures: int) -> list[PlannedJob]:
 
 def _moments(rng: random.Random, count: int, iterations: int) -> list[int]:
     """In order; some are the same as the one before."""
-    drawn = sorted(rng.choice([0, rng.randrange(1, iterations)]) if n == 0 else rng.randrange(1, iterations) for n in range(count))
+    drawn = sorted(
+        rng.choice([0, rng.randrange(1, iterations)]) if n == 0 else rng.randrange(1, iterations)
+        for n in range(count)
+    )
     for n in range(1, count):
         if rng.random() < TOGETHER:
             drawn[n] = drawn[n - 1]
     return drawn
 
 
-def _step(rng: random.Random, act: Act, victim: Victim, at: int, lasts: tuple[float, float]) -> Step:
+def _step(
+    rng: random.Random, act: Act, victim: Victim, at: int, lasts: tuple[float, float]
+) -> Step:
     return Step(
         act=act,
         victim=victim,

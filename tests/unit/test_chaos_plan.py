@@ -37,7 +37,9 @@ def test_as_many_failures_as_there_are_in_the_deck_are_of_every_kind() -> None:
         assert {(s.act, s.victim) for s in steps} == {(act, victim) for act, victim, _ in FAILURES}
 
 
-def test_frozen_processes_stand_for_less_and_for_longer_than_the_time_after_which_they_are_lost() -> None:
+def test_frozen_processes_stand_for_less_and_for_longer_than_the_time_after_which_they_are_lost() -> (
+    None
+):
     lost_s = 3.0
     lasts = [
         step.lasts_s
