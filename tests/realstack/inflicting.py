@@ -54,6 +54,15 @@ class Enemy:
         """All shards are there, and have been for so long that nobody thinks otherwise."""
         return not self._shards_hit and time.monotonic() > self._shards_whole_since + 2 * LOST_S
 
+    def assert_nobody_else_died(self) -> None:
+        """Whoever is not there was taken away."""
+        dead = [
+            name
+            for name, handle in self.site.handles.items()
+            if not is_alive(handle) and name not in self._leaving
+        ]
+        assert not dead, f"ended by themselves: {dead}; see their logs in {self.site.stack.home}"
+
     async def mended(self) -> None:
         """Wait until all that was taken away is back."""
         while self._mending:

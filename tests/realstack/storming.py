@@ -40,6 +40,7 @@ async def train_through(planned: PlannedJob, enemy: Enemy, operator: Operator) -
             await _reach(trainings[0], step.at)
             await asyncio.sleep(step.after_s)
             await enemy.carry_out(step, trainings[0])
+    enemy.assert_nobody_else_died()
     for training in trainings:
         record = await training.equals_the_plain_loop(END_S)
         enemy.tell(f"{training.id} is right: {_account(record)}")
@@ -47,6 +48,7 @@ async def train_through(planned: PlannedJob, enemy: Enemy, operator: Operator) -
         if whole and not any(map(_takes_parameters, planned.steps)):
             assert record.terms == 1, f"begun anew without need; {await training.story()}"
             assert not record.progress.redone_iterations, await training.story()
+    enemy.assert_nobody_else_died()
 
 
 async def _followed(operator: Operator, document: JobDocument) -> Training:
