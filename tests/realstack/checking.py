@@ -18,8 +18,9 @@ IN_A_BEAT = 30
 async def assert_rows_fit(training: Training, record: JobRecord) -> None:
     """Each row counts just the samples of its iteration, with the loss that the plain loop has there.
 
-    A row may be missing: the broker was away, or the leader died with it. None comes twice but for iterations that were
-    done again, of which the job's record tells.
+    A row may be missing: the broker was away, or the leader died with it. It may lack its loss once for a trainer that
+    went when it had pushed and not told. None comes twice but for iterations that were done again, of which the job's
+    record tells.
     """
     manifest = await training.manifest()
     assert manifest is not None
@@ -29,9 +30,12 @@ async def assert_rows_fit(training: Training, record: JobRecord) -> None:
     for row in training.rows:
         assert row.samples == stream.iteration(row.iteration).size, row
         assert row.skipped == 0, row
-        np.testing.assert_allclose(
-            row.loss, expected.losses[row.iteration], rtol=bound, atol=bound, err_msg=str(row)
-        )
+        if row.loss is not None:
+            np.testing.assert_allclose(
+                row.loss, expected.losses[row.iteration], rtol=bound, atol=bound, err_msg=str(row)
+            )
+    unknown = [row.iteration for row in training.rows if row.loss is None]
+    assert len(unknown) <= record.workers_named, f"no loss of iterations {unknown}"
     times = Counter((row.term, row.iteration) for row in training.rows)
     assert max(times.values(), default=1) == 1, (
         f"told twice under one term: {[t for t, n in times.items() if n > 1]}; {await training.story()}"

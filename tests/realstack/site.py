@@ -167,12 +167,14 @@ class Site:
 
     # --- as its enemy -------------------------------------------------------------------------------------------------
 
-    async def kill(self, *names: str, number: signal.Signals = signal.SIGKILL) -> None:
+    async def kill(
+        self, *names: str, number: signal.Signals = signal.SIGKILL, timeout_s: float = DIES_S
+    ) -> None:
         """Send a signal to processes of the stack and wait for their ends."""
         handles = [self.handles[name] for name in names]
         for handle in handles:
             assert processes.send(handle, number), f"{handle.name} was not there"
-        await gone(handles)
+        await gone(handles, timeout_s)
 
     async def kill_everything(self) -> None:
         """Kill -9 of every process that carries the stack's mark."""
