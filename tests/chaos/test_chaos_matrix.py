@@ -53,7 +53,7 @@ CASES = [
 async def test_a_job_trains_through_the_end_of(
     site: Site, operator: Operator, rng: random.Random, who: str, how: str, often: str
 ) -> None:
-    """Each time it is started again after a moment, and ends again before all others may have noticed that it is back."""
+    """It is started again after a moment each time, and may end before all others have noticed that it is back."""
     training = await operator.submit(
         name=f"{who}-{how}-{TIMES[often]}",
         iterations=150 if TIMES[often] == 1 else 300,

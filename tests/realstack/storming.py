@@ -1,11 +1,10 @@
-"""A chaos run: many short jobs on one stack, each through what was planned for it and then held against the plain loop."""
+"""A chaos run: short jobs on one stack, each through what was planned for it and then held against the plain loop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from typing import Any
 
 from realstack.checking import assert_rows_fit
 from realstack.inflicting import ASK_S, Enemy
