@@ -111,7 +111,7 @@ class Site:
         )
 
     async def start(self, name: str) -> None:
-        """Start one process that is dead or new as ``make up`` would, wait for nothing, and leave all others as they are."""
+        """Start one process that is dead or new as ``make up`` would, and wait for nothing; others stay as they are."""
         if name == "rabbitmq":
             broker = self.broker
             await asyncio.to_thread(broker.end_port_mapper)

@@ -297,7 +297,7 @@ def test_what_a_shard_refuses_of_a_job_that_is_not_there_or_not_under_that_term_
 def test_nobody_takes_the_place_of_a_trainer_that_its_leader_has_sent_away_until_the_leader_is_heard() -> (
     None
 ):
-    """The end of a job is told twice, by different ways: the agent says that the trainer is done, the leader that all is."""
+    """The end of a job is told on two ways: its agent says that the trainer is done, its leader that the job is."""
     desk = Desk()
     desk.start()
     desk.take_sent(StartTrainer)
