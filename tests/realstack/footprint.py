@@ -110,7 +110,10 @@ def _descriptors(site: Site, before: Footprint) -> list[str]:
 
 
 def _sockets(site: Site) -> list[str]:
-    """Connections that the other side has closed and this one has not."""
+    """Connections that the other side has closed and this one has not.
+
+    Those to the store lie in a pool, of bounded size, until they are wanted next; only then one shows that it is dead.
+    """
     left = []
     for name, handle in site.record.services.items():
         try:
@@ -118,7 +121,11 @@ def _sockets(site: Site) -> list[str]:
         except psutil.NoSuchProcess:
             continue
         closed = [c for c in held if c.status == psutil.CONN_CLOSE_WAIT]
-        left += [f"{name} holds the connection {c.laddr} to {c.raddr}" for c in closed]
+        left += [
+            f"{name} holds the connection {c.laddr} to {c.raddr}"
+            for c in closed
+            if c.raddr.port != site.record.store_port
+        ]
     return left
 
 

@@ -38,6 +38,7 @@ class Enemy:
         self._mending: set[asyncio.Task[None]] = set()
         self._leading: dict[str, str] = {}  #: by job, the leading shard that was seen last
         self._frozen: set[int] = set()  #: process ids
+        self._booting: set[int] = set()  #: process ids of brokers that do not answer yet
         self._leaving: set[str] = (
             set()
         )  #: names that are ended or away, and come back or are replaced
@@ -118,7 +119,9 @@ class Enemy:
             name: handle
             for name, handle in sorted(self.site.handles.items())
             if is_alive(handle) and handle.pid not in self._frozen
-            if step.act is not Act.STOP or name not in self._leaving
+            # RabbitMQ does not hear a SIGTERM while it starts.
+            if step.act is not Act.STOP
+            or (name not in self._leaving and handle.pid not in self._booting)
         }
         kind = KINDS.get(step.victim, step.victim.value)
         chosen = [handle for name, handle in there.items() if kind_of(name) == kind]
@@ -182,7 +185,10 @@ class Enemy:
             self.tell(f"{name} starts again")
         self._leaving.discard(name)
         if name == "rabbitmq":
+            booting = self.site.handles[name].pid
+            self._booting.add(booting)
             await self.site.broker_is_back()
+            self._booting.discard(booting)
 
     async def _scale(self, step: Step, training: Training, at: str) -> None:
         """Ask for a size within the job's bounds, drawn with the step."""
