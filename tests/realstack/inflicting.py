@@ -39,9 +39,7 @@ class Enemy:
         self._leading: dict[str, str] = {}  #: by job, the leading shard that was seen last
         self._frozen: set[int] = set()  #: process ids
         self._booting: set[int] = set()  #: process ids of brokers that do not answer yet
-        self._leaving: set[str] = (
-            set()
-        )  #: names that are ended or away, and come back or are replaced
+        self._leaving: set[str] = set()  #: names that were taken away and are not back
         self._shards_hit = 0  #: that are not mended yet
         self._shards_whole_since = self._began  #: monotonic s; of no meaning while one is hit
 

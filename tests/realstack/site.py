@@ -148,7 +148,9 @@ class Site:
     async def broker_is_back(self) -> None:
         """Wait until a broker that was started answers, and make queues anew that it lost, as ``make up`` would."""
         broker = self.broker
-        await asyncio.to_thread(processes.wait_until, broker.answers, BROKER_S)
+        await asyncio.to_thread(
+            processes.wait_until, lambda: not broker.alive or broker.answers(), BROKER_S
+        )
         lost: set[str] = set()
         for _ in range(3):
             before = lost
