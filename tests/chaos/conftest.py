@@ -39,12 +39,6 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
     return random.Random(f"{SEED} {request.node.name}")
 
 
-@pytest.fixture
-def seed() -> int:
-    """Of the run."""
-    return SEED
-
-
 @pytest.fixture(scope="session")
 def running_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Footprint]]:
     """Two agents, two shards, with a first job behind them: what is opened on first use is open."""

@@ -15,22 +15,24 @@ from realstack.site import Site
 from realstack.storming import train_through
 from realstack.training import Operator
 
-KILLS = int(os.environ.get("KILLS") or 12)
+SEED = int(os.environ.get("SEED") or 4711)
+"""One that is known, so that a change is not blamed for what another seed finds; others are for whoever looks for it."""
+KILLS = int(os.environ.get("KILLS") or 20)
 EACH_S, START_S = 60, 180
 """Bounds: one failure takes 5 s as a rule, the start of a stack 10 s."""
 
 
 @pytest.mark.timeout(START_S + EACH_S * KILLS)
 async def test_every_job_comes_to_the_right_end_whatever_fails(
-    site: Site, operator: Operator, seed: int
+    site: Site, operator: Operator
 ) -> None:
     await site.up(2, 3)
     before = await Footprint.of(site)
     enemy = Enemy(site, operator)
-    repeat = f"make chaos SEED={seed} KILLS={KILLS}"
+    repeat = f"make chaos SEED={SEED} KILLS={KILLS}"
     enemy.tell(repeat)
     try:
-        for planned in draw_plan(seed, KILLS):
+        for planned in draw_plan(SEED, KILLS):
             await train_through(planned, enemy, operator)
         await enemy.mended()
         enemy.tell("mended")
