@@ -65,8 +65,9 @@ integration: setup ## Tests with a real broker and store, those of the contracts
 e2e: setup ## Whole jobs
 	$(BIN)/pytest -m 'not long' tests/e2e $(ARGS)
 
-chaos: setup ## Kill, freeze and cut off (the short ones; ARGS='-m long' for the others)
-	$(BIN)/pytest -m 'not long' tests/chaos $(ARGS)
+# With KILLS the seeded run alone, told as it happens.
+chaos: setup ## Kill, freeze and cut off (ARGS='-m long' for the long ones); the seeded run alone: SEED=4711 KILLS=20
+	SEED=$(SEED) KILLS=$(KILLS) $(BIN)/pytest $(if $(KILLS),-s tests/chaos/test_chaos_run.py,-m 'not long' tests/chaos) $(ARGS)
 
 cover: $(STAMP) ## Which lines the tests without input or output reach
 	$(BIN)/coverage run -m pytest -m 'not long' tests/unit $(ARGS)

@@ -208,6 +208,7 @@ async def test_leaving_lets_trainers_finish_and_keeps_their_exits(bench: Bench) 
     status = bench.status(command)
     assert status is not None
     assert status.exit == "exit code 0"
+    assert not status.done, "it is its agent that leaves"
     assert "gave back" in bench.printed(command)
 
 
@@ -257,7 +258,9 @@ async def test_a_killed_zygote_takes_its_trainers_along_and_is_replaced(bench: B
     bench.trainers.stop(stop(command))
     again = start("exit", n=3, code=0)
     bench.trainers.start(again)
-    assert (await bench.becomes(again, "exited")).exit.startswith("exit code 0")
+    status = await bench.becomes(again, "exited")
+    assert status.exit.startswith("exit code 0")
+    assert status.done
     for line in lines:  # those in sessions of their own belong to init now
         if line.startswith("child ") and alive(child := int(line.split()[1])):
             os.kill(child, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What a stack at rest consists of: processes, descriptors, queues, keys. Whatever is more than that was left over."""
+"""What a stack at rest consists of: processes, descriptors, sockets, queues, keys. Whatever is more was left over."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ async def at_rest(site: Site, store: Store, before: Footprint) -> None:
             while now := (
                 _processes(site)
                 or _descriptors(site, before)
+                or _sockets(site)
                 or await _keys(store)
                 or await _queues(site, before)
             ):
@@ -105,6 +106,26 @@ def _descriptors(site: Site, before: Footprint) -> list[str]:
             continue
         if now > known + SPARE_DESCRIPTORS:
             left.append(f"{name} has {now} descriptors open, at rest {known}")
+    return left
+
+
+def _sockets(site: Site) -> list[str]:
+    """Connections that the other side has closed and this one has not.
+
+    Those to the store lie in a pool, of bounded size, until they are wanted next; only then one shows that it is dead.
+    """
+    left = []
+    for name, handle in site.record.services.items():
+        try:
+            held = psutil.Process(handle.pid).net_connections(kind="tcp")
+        except psutil.NoSuchProcess:
+            continue
+        closed = [c for c in held if c.status == psutil.CONN_CLOSE_WAIT]
+        left += [
+            f"{name} holds the connection {c.laddr} to {c.raddr}"
+            for c in closed
+            if c.raddr.port != site.record.store_port
+        ]
     return left
 
 

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from elps.contracts.errors import SetupError
 from elps.local import processes
-from elps.local.binaries import find_broker
+from elps.local.binaries import find_broker, find_store
 from elps.local.broker import PrivateBroker
 from elps.local.processes import Handle, is_alive
-from elps.local.record import StackRecord, read_record
+from elps.local.record import StackRecord, read_record, write_record
+from elps.local.services import Programs, environment, kind_of, number_of
 from elps.local.stack import Stack
+from elps.local.store import PrivateStore
 
 TASKS = Path(__file__).parent / "tasks"
 CHECKOUT = Path(__file__).parents[2]
 DIES_S = 10.0
 UP_S = 90.0
-PROMPT = {"ELPS_BEAT_S": "0.3", "ELPS_LOST_S": "3", "ELPS_TASK_PATH": str(TASKS)}
+BROKER_S = 60.0
+LOOK_S = 2.0
+"""Between two looks at the queues of a broker that came back; one that is being declared is well within it."""
+LOST_S = 3.0
+PROMPT = {"ELPS_BEAT_S": "0.3", "ELPS_LOST_S": f"{LOST_S:g}", "ELPS_TASK_PATH": str(TASKS)}
 """Ten beats until a member counts as lost, so that a busy machine loses none by mistake."""
 SERVERS = ("rabbitmq", "redis")
 
@@ -83,19 +92,91 @@ class Site:
             find_broker(home),
             stack_id=record.stack_id,
             handle=record.broker,
+            log=self.stack.log_of("rabbitmq"),
         )
+
+    @property
+    def store(self) -> PrivateStore:
+        """The server, not its contents."""
+        record = self.record
+        assert record.store_port is not None
+        home = self.stack.home
+        return PrivateStore(
+            home / "store",
+            record.store_port,
+            find_store(home),
+            stack_id=record.stack_id,
+            handle=record.store,
+            log=self.stack.log_of("redis"),
+        )
+
+    async def start(self, name: str) -> None:
+        """Start one process that is dead or new as ``make up`` would, and wait for nothing; others stay as they are."""
+        if name == "rabbitmq":
+            broker = self.broker
+            await asyncio.to_thread(broker.end_port_mapper)
+            self._keep(broker=broker.launch())
+        elif name == "redis":
+            self._keep(store=self.store.launch())
+        else:
+            home, record = self.stack.home, self.record
+            handle = processes.spawn(
+                name,
+                Programs().of(name),
+                env=environment(name, home, record, self.env),
+                log=self.stack.log_of(name),
+                cwd=home.parent,
+            )
+            self._keep(services={**record.services, name: handle})
+
+    def forget(self, name: str) -> None:
+        """Strike a service that has left for good off the record."""
+        self._keep(services={n: h for n, h in self.record.services.items() if n != name})
+
+    def newcomer(self, kind: str) -> str:
+        """A name for one more member of a kind."""
+        numbers = [number_of(n) for n in self.record.services if kind_of(n) == kind]
+        return f"{kind}-{max(numbers) + 1}"
+
+    def _keep(self, **changes: Any) -> None:
+        """Written at one go, without waiting: several members may come and go at once."""
+        record = self.record
+        for field, value in changes.items():
+            setattr(record, field, value)
+        write_record(self.stack.home, record)
+
+    async def broker_is_back(self) -> None:
+        """Wait until a broker that was started answers, and make queues anew that it lost, as ``make up`` would."""
+        broker = self.broker
+        await asyncio.to_thread(
+            processes.wait_until, lambda: not broker.alive or broker.answers(), BROKER_S
+        )
+        lost: set[str] = set()
+        for _ in range(3):
+            before = lost
+            try:
+                lost = await asyncio.to_thread(broker.lost_queues)
+                for queue in sorted(lost & before):
+                    await asyncio.to_thread(broker.forget_queue, queue)
+            except SetupError:
+                if not broker.alive:  # killed again
+                    return
+                raise
+            await asyncio.sleep(LOOK_S)
 
     def log(self, name: str) -> str:
         return self.stack.log_of(name).read_text(errors="replace")
 
     # --- as its enemy -------------------------------------------------------------------------------------------------
 
-    async def kill(self, *names: str, number: signal.Signals = signal.SIGKILL) -> None:
+    async def kill(
+        self, *names: str, number: signal.Signals = signal.SIGKILL, timeout_s: float = DIES_S
+    ) -> None:
         """Send a signal to processes of the stack and wait for their ends."""
         handles = [self.handles[name] for name in names]
         for handle in handles:
             assert processes.send(handle, number), f"{handle.name} was not there"
-        await gone(handles)
+        await gone(handles, timeout_s)
 
     async def kill_everything(self) -> None:
         """Kill -9 of every process that carries the stack's mark."""
@@ -111,15 +192,16 @@ class Site:
         found = []
         for agent in named:
             if is_alive(handle := self.handles[agent]):
-                for zygote in psutil.Process(handle.pid).children():
-                    found += zygote.children()
+                with contextlib.suppress(psutil.NoSuchProcess):  # it dies while it is looked at
+                    for zygote in psutil.Process(handle.pid).children():
+                        found += zygote.children()
         return found
 
 
-async def gone(handles: list[Handle]) -> None:
+async def gone(handles: list[Handle], timeout_s: float = DIES_S) -> None:
     """Wait until processes have ended."""
     ended = await asyncio.to_thread(
-        processes.wait_until, lambda: not any(map(is_alive, handles)), DIES_S
+        processes.wait_until, lambda: not any(map(is_alive, handles)), timeout_s
     )
     assert ended, [h for h in handles if is_alive(h)]
 

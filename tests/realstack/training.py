@@ -258,11 +258,16 @@ class Operator:
     async def submit(self, document: JobDocument | None = None, **fields: Any) -> Training:
         """Hand in a job and follow it from the start."""
         document = document or self.document(**fields)
-        training = Training(document, self.store, self.client.follow(str(document.id)))
-        await training.follow()
-        self._trainings.append(training)
+        training = await self.following(document)
         reply = await self.client.submit(document)
         assert reply.ok, reply
+        return training
+
+    async def following(self, document: JobDocument) -> Training:
+        """A job that is followed from before it is handed in."""
+        training = self.again(document)
+        await training.follow()
+        self._trainings.append(training)
         return training
 
     async def ask(self, what: str, training: Training) -> Reply:

@@ -152,6 +152,7 @@ class Desk:
         term: Term | None = None,
         state: Any = "running",
         how: str = "",
+        done: bool = False,
     ) -> TrainerStatus:
         return TrainerStatus(
             job=JobId(job),
@@ -159,6 +160,7 @@ class Desk:
             worker=WorkerId(worker),
             state=state,
             exit=how,
+            done=done,
         )
 
     def take_sent(self, kind: type[Any]) -> list[tuple[str, Any]]:

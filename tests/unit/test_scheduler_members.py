@@ -11,6 +11,7 @@ from elps.contracts.messages import (
     DropJob,
     HostJob,
     Refusal,
+    StartTrainer,
     StopTrainer,
 )
 from elps.contracts.state import JobState, Progress
@@ -21,6 +22,7 @@ from elps.scheduler.core.events import (
     TermGranted,
     Ticked,
 )
+from elps.scheduler.core.trainers import FAILURE_LIMIT
 
 # --- members lost, late and restarted ---------------------------------------------------------------------------------
 
@@ -287,3 +289,64 @@ def test_what_a_shard_refuses_of_a_job_that_is_not_there_or_not_under_that_term_
         JobId("ghost"): Refusal(term=old, highest=term),
     })  # fmt: skip
     assert (desk.state(), desk.term()) == (JobState.RUNNING, term)
+
+
+# --- trainers that have nothing more to do ----------------------------------------------------------------------------
+
+
+def test_nobody_takes_the_place_of_a_trainer_that_its_leader_has_sent_away_until_the_leader_is_heard() -> (
+    None
+):
+    """The end of a job is told on two ways: its agent says that the trainer is done, its leader that the job is."""
+    desk = Desk()
+    desk.start()
+    desk.take_sent(StartTrainer)
+    done = desk.trainer("j-w1", state="exited", how="exit code 0", done=True)
+    desk.agent(trainers=[done])
+    desk.agent(trainers=[])
+    assert desk.workers() == {}
+    assert desk.state() is JobState.WAITING
+    assert "waiting for its leader's word" in desk.record().reason
+    assert desk.take_sent(StartTrainer) == []
+    desk.shard(jobs=[desk.hosts(phase="finished", progress=Progress(iteration=9))])
+    assert desk.state() is JobState.FINISHED
+
+
+def test_another_trainer_starts_when_the_leader_of_one_that_was_done_trains_on() -> None:
+    desk = Desk()
+    desk.start()
+    desk.agent(trainers=[desk.trainer("j-w1", state="exited", how="exit code 0", done=True)])
+    desk.agent(trainers=[])
+    desk.shard(jobs=[desk.hosts(phase="running")])
+    assert list(desk.workers()) == ["j-w2"]
+
+
+def test_trainers_that_are_done_at_once_each_time_fail_their_job() -> None:
+    """A task may end its process in its first line; what its leader says then is that it waits for workers."""
+    desk = Desk()
+    desk.start()
+    for n in range(1, 2 + FAILURE_LIMIT):
+        assert desk.state() is not JobState.FAILED
+        [worker] = desk.workers()
+        assert worker == f"j-w{n}"
+        desk.agent(trainers=[desk.trainer(worker, state="exited", how="exit code 0", done=True)])
+        desk.agent(trainers=[])
+        if not desk.state().ended:
+            desk.shard(jobs=[desk.hosts(phase="running")])
+    assert desk.state() is JobState.FAILED
+    assert "in a row ended before they were ready" in desk.record().reason
+
+
+def test_trainers_that_are_done_together_are_one_sign_of_the_end_and_not_many() -> None:
+    desk = Desk()
+    desk.shard()
+    desk.agent(slots=8)
+    desk.submit(workers={"min": 8, "max": 8})
+    desk.shard(jobs=[desk.hosts(phase="running", ready=["j-w1"])])
+    desk.agent(
+        slots=8,
+        trainers=[
+            desk.trainer(w, state="exited", how="exit code 0", done=True) for w in desk.workers()
+        ],
+    )
+    assert desk.state() is JobState.WAITING

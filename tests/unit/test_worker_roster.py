@@ -86,6 +86,17 @@ def test_a_trainer_is_forked_begins_exits_and_is_forgotten_when_stopped() -> Non
     assert it.statuses() == []
 
 
+def test_a_trainer_is_done_when_it_ends_well_by_itself_and_not_when_its_agent_ends_it() -> None:
+    it = roster()
+    it.exited(running(it, start()), "exit code 0", 1.0, done=True)
+    assert it.statuses()[0].done
+    it = roster()
+    key = running(it, start())
+    it.leave(0.0)
+    it.exited(key, "exit code 0", 1.0, done=True)
+    assert not it.statuses()[0].done
+
+
 def test_starting_a_known_trainer_again_changes_nothing_in_any_of_its_states() -> None:
     it, command = roster(), start()
     key = key_of(command)

@@ -153,6 +153,8 @@ class TrainerStatus(msgspec.Struct, frozen=True, kw_only=True):
     exit: str = ""
     """For people: ``exit code 3``, ``signal 9 (SIGKILL)``, with the end of its standard error."""
     rss_bytes: int = 0
+    done: bool = False
+    """It ended by itself and in order: its leader has nothing more for it, most often since the job is over."""
 
 
 class AgentBeat(Message, frozen=True, kw_only=True, tag="agent"):

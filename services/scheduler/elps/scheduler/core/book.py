@@ -78,6 +78,9 @@ class Reign:
     astray_at: float | None = (
         None  #: since when the leader counts on a shard that the job does not have, monotonic
     )
+    sent_away: bool = (
+        False  #: a trainer had nothing more to do, and its leader has not been heard since
+    )
     stranded_at: float | None = (
         None  #: since when it is to pause and nobody brings it to the boundary, monotonic
     )

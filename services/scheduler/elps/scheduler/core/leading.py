@@ -18,7 +18,7 @@ TRAINING = "training"
 
 def led(book: Book, job: JobId, live: Live, reign: Reign, hosted: HostedJob, now: Moment) -> None:
     """What the leader says of its job."""
-    reign.lead = hosted
+    reign.lead, reign.sent_away = hosted, False
     for shard in hosted.unreachable:
         suspect(book, shard, now)
     _batches(book, job, live, hosted)

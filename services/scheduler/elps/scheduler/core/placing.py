@@ -83,8 +83,9 @@ def facts_of(book: Book, now: Moment) -> Facts | None:
             resizing.missing_shards(book, record.id),
             resizing.barred(book, record.id, now),
         )
-        for record, allocation, live, _ in book.holding()
+        for record, allocation, live, reign in book.holding()
         if not live.requeue
+        and not reign.sent_away
         and (len(allocation.workers) < allocation.size or resizing.missing_shards(book, record.id))
     )
     if not queued and not running:
@@ -206,11 +207,9 @@ def _mark_stalled(book: Book, now: Moment) -> None:
         if not allocation.workers and record.state is not JobState.WAITING:
             ends = [*reign.exits.values(), *(left.why for left in reign.retiring.values())]
             why = ends[-1] if ends else "its workers are gone"
+            whom = "its leader's word" if reign.sent_away else "a free slot"
             book.change(
-                record.id,
-                LifeEvent.STALLED,
-                f"no worker is left, waiting for a free slot: {why}",
-                now,
+                record.id, LifeEvent.STALLED, f"no worker is left, waiting for {whom}: {why}", now
             )
 
 

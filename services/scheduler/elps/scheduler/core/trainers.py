@@ -14,13 +14,24 @@ FAILURE_LIMIT = 5
 """Trainers in a row that end before they are ready: then the fault is not theirs."""
 
 
-def worker_ended(book: Book, job: JobId, worker: WorkerId, how: str, now: Moment) -> None:
-    """A trainer has ended; count it if it never was ready, and fail the job if that cannot go on."""
+def worker_ended(
+    book: Book, job: JobId, worker: WorkerId, how: str, now: Moment, *, done: bool = False
+) -> None:
+    """A trainer has ended; count it if it never was ready, and fail the job if that cannot go on.
+
+    `done`: its leader had nothing more for it. Most likely the job is over and the leader's word of that is on its way,
+    since its heartbeats do not come by the agent's way: until it is heard nobody takes the trainer's place.
+    """
     live = book.live[job]
     suspect_leader(book, job, now)
     agent = allocation_of(book, job).workers[worker]
     early = live.reign is not None and worker in live.reign.started
     book.dismiss(job, worker, f"trainer {worker} on agent {agent}: {how}", now)
+    if done and live.reign is not None:
+        asked = live.reign.sent_away
+        live.reign.sent_away = True
+        if asked:
+            return  # of those that end before the word can be there one is counted
     if not early:
         return
     live.failures += 1

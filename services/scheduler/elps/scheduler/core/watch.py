@@ -128,7 +128,8 @@ def _trainer_shown(
         why = f"agent {beat.agent} is leaving: {status.exit}"
         book.dismiss(job, status.worker, why, now)
     else:
-        worker_ended(book, job, status.worker, status.exit or "ended without a word", now)
+        how = status.exit or "ended without a word"
+        worker_ended(book, job, status.worker, how, now, done=status.done)
 
 
 def _gone(

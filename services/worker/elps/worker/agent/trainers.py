@@ -261,9 +261,10 @@ class Trainers:
             case NotForked(tag=tag, reason=reason):
                 self._bury(tag, f"could not be forked: {reason}")
             case Ended(tag=tag, status=status):
-                self._bury(tag, describe_exit(os.waitstatus_to_exitcode(status)))
+                code = os.waitstatus_to_exitcode(status)
+                self._bury(tag, describe_exit(code), done=code == 0)
 
-    def _bury(self, tag: int, how: str) -> None:
+    def _bury(self, tag: int, how: str, *, done: bool = False) -> None:
         """A trainer is gone: read its last words and tell the roster."""
         process = self._processes.pop(tag)
         if process.pidfd >= 0:
@@ -274,7 +275,8 @@ class Trainers:
         errors = process.output.last_errors(EXIT_LINES)
         log.info("trainer_exited", job=process.key.job, worker=process.key.worker, how=how)
         text = f"{how}\n{errors}" if errors else how
-        self._carry_out(self._roster.exited(process.key, text, self._clock.monotonic()))
+        now = self._clock.monotonic()
+        self._carry_out(self._roster.exited(process.key, text, now, done=done))
 
     async def _bury_all(self, how: str) -> None:
         """The zygote is gone, and its children with it: the kernel sees to that, and this makes sure."""

@@ -135,6 +135,8 @@ class _Trainer:
     exit: str = ""
     #: Only in FORKING and RUNNING.
     ending: _Ending | None = None
+    #: Only when EXITED: by itself, with nothing more to do.
+    done: bool = False
 
 
 class Roster:
@@ -175,6 +177,7 @@ class Roster:
                 state=_SHOWN[t.stage],
                 pid=t.pid,
                 exit=t.exit,
+                done=t.done,
             )
             for k, t in self._trainers.items()
         ]
@@ -265,13 +268,14 @@ class Roster:
         trainer.stage, trainer.pid = Stage.RUNNING, pid
         return [BeatNow()]
 
-    def exited(self, key: TrainerKey, how: str, now: float) -> list[Command]:
-        """The process is gone, or never came to be; `how` says why, for people."""
+    def exited(self, key: TrainerKey, how: str, now: float, *, done: bool = False) -> list[Command]:
+        """The process is gone, or never came to be; `how` says why, for people. `done`: its exit code says success."""
         trainer = self._with_process(key, "exited")
         if trainer.ending and trainer.ending.forget:
             del self._trainers[key]
             self._remember(key, now)
         else:
+            trainer.done = done and trainer.ending is None
             trainer.stage, trainer.exit, trainer.ending = Stage.EXITED, how, None
             self._bound_exited(now)
         return [*self._admit(), BeatNow()]
@@ -388,6 +392,7 @@ class Roster:
             has_process = trainer.stage in (Stage.FORKING, Stage.RUNNING)
             assert key == key_of(trainer.start)
             assert (trainer.exit != "") == (trainer.stage is Stage.EXITED)
+            assert not trainer.done or trainer.stage is Stage.EXITED
             assert trainer.ending is None or has_process
             assert not self._leaving or not has_process or trainer.ending
             assert key not in self._stopped or (trainer.ending and trainer.ending.forget)
