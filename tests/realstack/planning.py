@@ -188,10 +188,12 @@ def _fields(rng: random.Random, workers: tuple[int, int] | None = None) -> dict[
             ("float32", {"name": "sgd", "lr": 0.5}),
         ]
     )
+    iterations = rng.randrange(70, 160)
     return {
         "dtype": dtype,
         "optimizer": optimizer,
-        "iterations": rng.randrange(70, 160),
+        "iterations": iterations,
+        "replicas": iterations % 2 if shards[1] > 1 else 0,
         "workers": {"min": workers[0], "max": workers[1]},
         "shards": {"min": shards[0], "max": shards[1]},
         "checkpoint": {"every": rng.choice([7, 20]), "every_s": 0},
