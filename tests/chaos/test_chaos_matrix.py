@@ -21,11 +21,7 @@ WHO = {
     "broker": "rabbitmq",
     "store": "redis",
 }
-SHORT = {
-    ("shard", "stopped", "once"),
-    ("shard", "killed", "five times"),
-    ("scheduler", "stopped", "five times"),
-}
+SHORT = {("shard", "stopped", "once"), ("shard", "killed", "five times")}
 """The others are long: most take 10 s, five starts of a broker a minute."""
 LEAVES_S = 60.0
 BOUNCES_S = 300

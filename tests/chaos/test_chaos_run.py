@@ -16,7 +16,8 @@ from realstack.storming import train_through
 from realstack.training import Operator
 
 SEED = int(os.environ.get("SEED") or 101)
-"""A known one, so that no change is blamed for what another seed finds."""
+"""A known one, so that no change is blamed for what another seed finds. Of this one a job ends while the broker is away
+and the shard that leads it hears of the broker's return after the agent."""
 KILLS = int(os.environ.get("KILLS") or 20)
 EACH_S, START_S = 60, 180
 """Bounds: one failure takes 5 s as a rule, the start of a stack 10 s."""
