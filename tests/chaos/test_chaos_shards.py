@@ -42,7 +42,7 @@ async def shows_redone(site: Site, training: Training, record: JobRecord) -> Non
     monitor = MonitorHttp(site.record.monitor_url)
     shown = job_of(await asyncio.to_thread(monitor.job, training.id))
     assert shown.redone_iterations == redone
-    assert shown.term == 2
+    assert shown.term == record.terms
 
 
 @pytest.mark.parametrize("victim", ["leader", pytest.param("other", marks=pytest.mark.long)])
@@ -54,7 +54,7 @@ async def test_a_job_goes_on_from_its_checkpoint_on_the_shard_that_is_left(
     leader, other = await parts(training)
     await site.kill(leader if victim == "leader" else other)
     record = await training.equals_the_plain_loop()
-    assert record.terms == 2
+    assert record.terms == (2 if victim == "leader" else 1), "another shard is lost within a term"
     await shows_redone(site, training, record)
     await site.up()
 
