@@ -278,9 +278,9 @@ FAULTS = {
     ),
     "no-recheck": Fault(
         "what is overwritten while it is read counts",
-        10_000,
+        500,
         {"off": frozenset({"no-recheck"}), "focus": "calls"},
-        first=1400,
+        first=5_000,
     ),
     "no-adding": Fault(
         "a version is written before all is added",
@@ -325,9 +325,9 @@ FAULTS = {
     ),
     "no-second-thaw": Fault(
         "a thaw that was lost is not repeated",
-        10_000,
+        500,
         {"clock": disputes_as(NoSecondThaw), "focus": "skips"},
-        first=3100,
+        first=8_800,
     ),
     "no-holding-back": Fault(
         "an evaluation does not hold the gate back",
