@@ -55,9 +55,8 @@ class Beginning:
         self._taking: Stocktaking | None = None  #: None: the shards are not asked, or it is open
         self._shards: set[ShardId] = set()  #: those that are asked, until it is opened
         self._why = ""  #: they are, for people
-        self.deciding = (
-            threading.RLock()
-        )  #: whoever decides where to go on opens the job there before anybody else
+        #: whoever decides where to go on opens the job there before anybody else decides
+        self.deciding = threading.RLock()
         if host.inherits is not None:
             shards, newest = [a.shard for a in host.shards], host.progress.checkpoint
             self.take(shards, host.inherits, newest, "another shard leads now")

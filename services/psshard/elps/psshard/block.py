@@ -55,9 +55,8 @@ class Block:
         self._slots: list[tuple[Interval, Array]] = []
         self._version, self._steps = -1, 0  #: newest version written, and steps behind it
         self._first = -1  #: version that the values came at
-        self._skips: set[Interval] = (
-            set()
-        )  #: of the iterations behind the newest version, as far as they were here
+        #: of the iterations behind the newest version, as far as they were here
+        self._skips: set[Interval] = set()
         self._tells: list[Tell] = []  #: are told each sum
         self._sealed = False
 

@@ -34,9 +34,8 @@ FIRST_RETRY_S, LAST_RETRY_S = 0.2, 30.0
 class _Wave:
     number: int
     moves: tuple[Move, ...]
-    at: dict[
-        ShardId, tuple[int, int]
-    ]  #: shard to (version that all its copies hold, -1: not all there; how many have more)
+    #: shard to (version that all its copies hold, -1: not all there; how many have more)
+    at: dict[ShardId, tuple[int, int]]
     progress_at: float  #: monotonic s; of the last progress, or since when there should be some
     behind: bool = True  #: a copy lacks the version looked at last
     awaited: bool = False  #: the gate waits for it
@@ -68,9 +67,8 @@ class Replicas:
     _idle: bool = True  #: there is nothing to be made
     _retry_at: float = 0.0
     _retry_s: float = FIRST_RETRY_S
-    _broken_at: float | None = (
-        None  #: since when the gate waits for new ones in place of some that counted
-    )
+    #: since when the gate waits for new ones in place of some that counted
+    _broken_at: float | None = None
     _obstacle: str = ""  #: why they were given up last
     _over: bool = False
 
