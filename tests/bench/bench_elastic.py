@@ -1,7 +1,8 @@
 """What it costs a running job to change its size, beside stopping it and starting it again from a checkpoint.
 
-A job trains on and on: a perceptron that reads digits, and one that computes nothing, an iteration of which is only
-what elps itself does, so that any pause is many of them. It gets a worker and gives it back, gets a shard and gives it
+A job trains on and on: a perceptron that reads digits in iterations of some 0.1 s, the same in iterations as short as
+its size lets them be, and a job that computes nothing, an iteration of which is only what elps itself does, so that any
+pause is many of them. It gets a worker and gives it back, gets a shard and gives it
 back; then it makes the same changes by pausing, which writes a checkpoint, and resuming at the other size. What is told
 is the time lost beside an even run at the two sizes, in iterations of the job, and how long it took from the request to
 the newcomer's first finished iteration.
@@ -31,6 +32,11 @@ CHANGES = (
 NOTHING: tuple[str, dict[str, int]] = ("nothing", {})
 """The same reckoning while nothing is changed: what the machine's own unrest makes of it."""
 TIMES = 5
+BATCHES = {
+    "perceptron": {1: 1536, 16: 128, 64: 64},
+    "short": {1: 256, 16: 64, 64: 32},
+}
+"""The global batch by kind of job and megabytes of parameters."""
 DIGITS_WIDTH = 64 + 1 + 10
 """Parameters of a perceptron on the digits for each hidden unit."""
 EVEN = 20
@@ -181,15 +187,15 @@ async def restart(job: Watched, size: dict[str, int], about: dict[str, Any], nam
     )
 
 
-def perceptron(name: str, megabytes: int) -> dict[str, Any]:
-    """A job with as many parameters, and a batch that takes its time."""
+def perceptron(name: str, megabytes: int, batch: int) -> dict[str, Any]:
+    """A job with as many parameters; the batch says how long an iteration is."""
     return {
         "id": name,
         "task": "mlp",
         "task_args": {"hidden": [megabytes * 250_000 // DIGITS_WIDTH]},
         "data": {"source": "digits", "scale": "standard"},
         "iterations": 1_000_000,
-        "batch": {"global": 256 if megabytes < 16 else 64, "policy": "fixed"},
+        "batch": {"global": batch, "policy": "fixed"},
         "optimizer": {"name": "sgd", "lr": 0.001},
         "checkpoint": {"every_s": 0},
     }
@@ -201,7 +207,7 @@ async def measure(client: Client, kind: str, megabytes: int) -> None:
     if kind == "idle":
         document: dict[str, Any] = idle_job(name, megabytes * 250_000, 1_000_000, 2)
     else:
-        document = perceptron(name, megabytes)
+        document = perceptron(name, megabytes, BATCHES[kind][megabytes])
     document["workers"], document["shards"] = {"min": 1, "max": 3}, {"min": 1, "max": 2}
     job = Watched(client, name)
     following = asyncio.create_task(job.follow())
@@ -235,7 +241,7 @@ def main() -> None:
     options = arguments(__doc__ or "")
     with private_stack(workers=3, shards=2) as record:
         for megabytes in (1, 16, 64) if options.full else (1, 16):
-            for kind in ("perceptron", "idle"):
+            for kind in (*BATCHES, "idle"):
                 in_stack(record, partial(measure, kind=kind, megabytes=megabytes))
 
 

@@ -183,3 +183,48 @@ def test_it_is_replaced_also_if_another_process_has_its_name_already(late: bool)
         desk.feed(TermGranted(ask.job, ask.attempt, Term(term.number + 1, 5), "secret"))
     assert (desk.term().number, desk.places()[0]) == (term.number + 1, "s1")
     assert allocation(desk).inherits == Epoch(term, 1)
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["gone", "another process has its name"])
+def test_it_is_replaced_also_by_a_scheduler_that_has_never_heard_it(back: bool) -> None:
+    desk = running(shards=2, replicas=1)
+    beats(desk)
+    term = desk.term()
+    again = reborn(desk)
+    again.shards, again.agents, again.seq = desk.shards, desk.agents, desk.seq
+    if back:
+        again.shard("s0", incarnation="2", jobs=[])
+    else:
+        del again.shards["s0"]
+    again.wait(7)
+    assert (again.term().number, again.places()[0]) == (term.number + 1, "s1")
+    assert allocation(again).inherits == Epoch(term, 0)
+    assert JobState.QUEUED not in [c.state for c in again.record().changes[2:]]
+
+
+def test_without_replicas_a_leader_that_was_never_heard_costs_a_checkpoint() -> None:
+    desk = running(shards=2)
+    beats(desk)
+    again = reborn(desk)
+    again.shards, again.agents, again.seq = desk.shards, desk.agents, desk.seq
+    del again.shards["s0"]
+    again.wait(7)
+    assert allocation(again).inherits is None
+
+
+def test_a_shard_that_its_leader_cannot_reach_is_lost_to_the_job_after_a_while() -> None:
+    desk = running(shards=2)
+    term = desk.term()
+    for _ in range(13):
+        beats(desk, unreachable=["s1"])
+        desk.wait(1)
+    beats(desk)
+    for _ in range(13):
+        beats(desk, unreachable=["s1"])
+        desk.wait(1)
+    assert "s1" in desk.places()
+    for _ in range(4):
+        beats(desk, unreachable=["s1"])
+        desk.wait(1)
+    assert (desk.places(), desk.term()) == (["s0", "s2"], term)
+    assert "s1 is out of reach of the leader for 15 s" in told(desk, "resized")[0]

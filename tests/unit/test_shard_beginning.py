@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from elps.contracts.epoch import Epoch, Term
 from elps.contracts.ids import JobId, PartitionId, ShardId, WorkerId
 from elps.contracts.messages import Address, HostJob
 from elps.contracts.state import Progress
-from elps.psshard.beginning import Beginning
+from elps.psshard.beginning import ANSWER_S, Beginning
 from elps.psshard.core.inheriting import Claim, History, Inheritance, Stock
 from elps.psshard.identity import Identity
 from elps.psshard.origin import Origin, Source
@@ -144,3 +145,17 @@ def test_without_anything_to_inherit_only_the_store_is_asked() -> None:
     lead.beginning.ask_store()
     assert lead.beginning.settled
     assert lead.looks == 1
+
+
+def test_a_shard_that_does_not_say_what_it_has_is_waited_for_only_so_long() -> None:
+    lead = Lead()
+    lead.beginning.ask_store()
+    lead.beginning.stocked(A, stock(0), lead.epoch)
+    now = time.monotonic()
+    lead.beginning.tick(now + ANSWER_S - 1)
+    assert lead.beginning.asks
+    lead.beginning.tick(now + ANSWER_S + 1)
+    assert not lead.beginning.asks
+    assert "b said nothing for 20 s" in lead.events[0][1]
+    assert lead.beginning.settled
+    lead.beginning.tick(now + 3 * ANSWER_S)

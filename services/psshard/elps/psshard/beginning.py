@@ -6,6 +6,7 @@ And where it goes on after a shard was lost: with what the others have, else at 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Collection
 from typing import Protocol
 
@@ -21,6 +22,9 @@ from elps.psshard.keeping import Keeper
 from elps.psshard.origin import Origin, Source
 from elps.psshard.reporting import Reporter
 from elps.storage.checkpoints import Manifest
+
+ANSWER_S = 20.0
+"""A shard that does not say for so long what it has is taken to have nothing: whatever keeps it, the job goes on."""
 
 log = structlog.get_logger()
 
@@ -55,6 +59,7 @@ class Beginning:
         self._taking: Stocktaking | None = None  #: None: the shards are not asked, or it is open
         self._shards: set[ShardId] = set()  #: those that are asked, until it is opened
         self._why = ""  #: they are, for people
+        self._asked_at = 0.0  #: monotonic s
         #: whoever decides where to go on opens the job there before anybody else decides
         self.deciding = threading.RLock()
         if host.inherits is not None:
@@ -78,7 +83,16 @@ class Beginning:
     ) -> None:
         """Find out what these shards have, under the leader's epoch; it tells them so. Call it under its lock."""
         self._taking, self._shards = Stocktaking(shards, since, checkpoint), set(shards)
-        self._why = why
+        self._why, self._asked_at = why, time.monotonic()
+
+    def tick(self, now: float) -> None:
+        """Wait no longer for shards that do not answer; `now` is monotonic seconds."""
+        with self._lead.lock:
+            late = self._taking is not None and now - self._asked_at > ANSWER_S
+            silent = self._taking.awaited if self._taking is not None and late else []
+        if silent:
+            log.warning("stock_not_told", job=self._job, shards=silent)
+            self.lose(silent, f"{', '.join(silent)} said nothing for {ANSWER_S:g} s")
 
     def stocked(self, shard: ShardId, stock: Stock, epoch: Epoch) -> None:
         """A shard has said what it has."""

@@ -340,6 +340,7 @@ class Lead(Resuming):
         with self.lock:  # those that hold something, or are to
             needed = self._holders | set(self.origin.targets)
         self._peers.keep(needed)
+        self.beginning.tick(time.monotonic())
         if (now := time.monotonic()) - self._beat_at >= BEAT_S:
             self._beat_at = now
             self._peers.beat()

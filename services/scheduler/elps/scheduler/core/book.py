@@ -72,6 +72,9 @@ class Reign:
     absent: dict[ShardId, float] = field(
         default_factory=dict
     )  #: shards of the job that do not show it: since when that is noticed, monotonic
+    cut_off: dict[ShardId, float] = field(
+        default_factory=dict
+    )  #: shards that the leader cannot reach: since when it says so, monotonic
     unfit: dict[ShardId, float] = field(
         default_factory=dict
     )  #: shards that did not take it in time: until when it is not asked of them, monotonic

@@ -223,6 +223,11 @@ class Bounds:
         return 3 * self.lost_s
 
     @property
+    def cut_off_s(self) -> float:
+        """A shard that is heard, and that the leader of a job cannot reach for so long, is lost to that job."""
+        return 3 * self.lost_s
+
+    @property
     def clearing_s(self) -> float:
         """Slots being cleared are waited for so long, then taken for stuck."""
         return 2 * self.lost_s

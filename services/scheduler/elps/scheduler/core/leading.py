@@ -19,6 +19,7 @@ TRAINING = "training"
 def led(book: Book, job: JobId, live: Live, reign: Reign, hosted: HostedJob, now: Moment) -> None:
     """What the leader says of its job."""
     reign.lead, reign.sent_away = hosted, False
+    reign.cut_off = {s: reign.cut_off.get(s, now.mono) for s in hosted.unreachable}
     for shard in hosted.unreachable:
         suspect(book, shard, now)
     _batches(book, job, live, hosted)

@@ -11,9 +11,9 @@ The term comes from the store. Until it is there the job goes on as it does; wha
 
 from __future__ import annotations
 
+from elps.contracts.epoch import Epoch
 from elps.contracts.ids import AgentId, JobId, ShardId
-from elps.contracts.messages import HostedJob
-from elps.contracts.state import Allocation, JobRecord
+from elps.contracts.state import Allocation, JobRecord, JobState
 from elps.scheduler.core import resizing
 from elps.scheduler.core.book import Book, Reign, Succession
 from elps.scheduler.core.events import AskTerm, Moment, TermGranted
@@ -45,6 +45,8 @@ def shard_gone(book: Book, job: JobId, shard: ShardId, why: str, now: Moment) ->
         resizing.shard_gone(book, job, shard, why, now)
     elif book.live[job].succession is not None:
         return  # it is being replaced already
+    elif _unheard(record, record.allocation, reign) and _discovers(book, now):
+        return  # who is to lead instead may not have been heard, either; this is noticed again
     elif book.goal(job) == "pause" or not begin(book, record, record.allocation, reign, why, now):
         resizing.shard_gone(book, job, shard, why, now)
 
@@ -53,7 +55,7 @@ def begin(
     book: Book, record: JobRecord, allocation: Allocation, reign: Reign, why: str, now: Moment
 ) -> bool:
     """Ask for the term of another leader; False when no shard can be one."""
-    if reign.lead is None or _heir(book, record, allocation, reign, reign.lead) is None:
+    if _heir(book, record, allocation, reign) is None:
         return False
     live = book.live[record.id]
     book.attempts += 1
@@ -64,22 +66,33 @@ def begin(
     return True
 
 
-def _heir(
-    book: Book, record: JobRecord, allocation: Allocation, reign: Reign, lead: HostedJob
-) -> ShardId | None:
+def _heir(book: Book, record: JobRecord, allocation: Allocation, reign: Reign) -> ShardId | None:
     """The shard that is to lead: the first that holds a part of the job, if all that hold any are there to go on.
 
-    With replicas it is the first of those that are left, and some of that may lie with the leader that is lost.
+    With replicas it is the first of those that are left, and some of that may lie with the leader that is lost. Who
+    holds what is not known then where the leader was lost before this scheduler had heard it.
     """
-    old, holders = allocation.shards[0], lead.holders
+    old, lead = allocation.shards[0], reign.lead
     there = [s for s in allocation.shards[1:] if s in reign.hosted and s in book.pool.shards]
     there = [s for s in there if not book.pool.shards[s].leaving]
-    if lead.opened is None or not holders:
-        return None
-    if record.document.replicas and _is_lost(book, allocation, old):
+    holders = lead.holders if lead is not None and lead.opened is not None else []
+    unheard = _unheard(record, allocation, reign)
+    if record.document.replicas and (holders or unheard) and _is_lost(book, allocation, old):
         return next((s for s in there if s in holders), there[0] if there else None)
+    if not holders:
+        return None
     left = [s for s in there if s in holders]
     return left[0] if sorted(left) == sorted(holders) else None
+
+
+def _unheard(record: JobRecord, allocation: Allocation, reign: Reign) -> bool:
+    """Whether a job with replicas has begun, and its leader was not heard since: the scheduler itself was restarted."""
+    begun = record.state is not JobState.STARTING or allocation.inherits is not None
+    return bool(record.document.replicas) and begun and reign.lead is None
+
+
+def _discovers(book: Book, now: Moment) -> bool:
+    return now.mono - book.started_at < book.bounds.settle_s
 
 
 def _is_lost(book: Book, allocation: Allocation, shard: ShardId) -> bool:
@@ -93,9 +106,9 @@ def granted(book: Book, event: TermGranted, now: Moment) -> None:
     live, record = book.live[event.job], book.records[event.job]
     succession, live.succession = live.succession, None
     allocation, reign = record.allocation, live.reign
-    if succession is None or allocation is None or reign is None or reign.lead is None:
+    if succession is None or allocation is None or reign is None:
         return
-    heir = _heir(book, record, allocation, reign, reign.lead)
+    heir = _heir(book, record, allocation, reign)
     if heir is None:  # who was to lead is gone meanwhile
         if _is_lost(book, allocation, allocation.shards[0]):
             resizing.shard_gone(book, event.job, allocation.shards[0], succession.why, now)
@@ -111,10 +124,17 @@ def granted(book: Book, event: TermGranted, now: Moment) -> None:
         width=resizing.width_of(allocation),
         plan=1,
         incarnations={s: i for s, i in allocation.incarnations.items() if s in (heir, *others)},
-        inherits=reign.lead.opened,
+        inherits=_since(allocation, reign),
     )
     reason = f"{succession.why}: {heir} leads now"
     begin_term(book, event.job, LifeEvent.SUCCEEDED, new, event.secret, reason, now)
+
+
+def _since(allocation: Allocation, reign: Reign) -> Epoch:
+    """The newest opening that is known of; what shards have of an older one is not gone on from."""
+    if reign.lead is not None and reign.lead.opened is not None:
+        return reign.lead.opened
+    return allocation.inherits or Epoch(allocation.term, 0)
 
 
 def _take_over(book: Book, allocation: Allocation, job: JobId) -> list[AgentId]:

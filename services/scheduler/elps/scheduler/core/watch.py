@@ -178,6 +178,7 @@ def echo_heard(book: Book, now: Moment) -> None:
             reign.begun_at = None if reign.begun_at is None else now.mono
             reign.started = dict.fromkeys(reign.started, now.mono)
             reign.absent = dict.fromkeys(reign.absent, now.mono)
+            reign.cut_off = dict.fromkeys(reign.cut_off, now.mono)
             reign.stranded_at = reign.astray_at = None
     book.echo_at = now.mono
 
@@ -193,6 +194,8 @@ def ticked(book: Book, now: Moment) -> None:
         _absent_lost(book, now)
     for record, allocation, live, reign in book.holding():
         _late(book, record, allocation, live, reign, now)
+    for record, allocation, _, reign in book.holding():
+        _cut_off(book, record, allocation, reign, now)
     for record, _, live, reign in book.holding():
         _stranded(book, record, live, reign, now)
     resizing.look(book, now)
@@ -270,6 +273,19 @@ def _late(
     if live.late >= LATE_LIMIT:
         text = f"trainer {slow[-1]} on agent {agents[-1]}: not ready within {start_s:g} s, {live.late} times in a row"
         give_up(book, job, agents, text, now)
+
+
+def _cut_off(
+    book: Book, record: JobRecord, allocation: Allocation, reign: Reign, now: Moment
+) -> None:
+    """Shards that are there, but not for the leader: the way between the two is broken."""
+    bound_s = book.bounds.cut_off_s
+    for shard, since in reign.cut_off.items():
+        if shard in allocation.shards[1:] and now.mono - since > bound_s:
+            reign.unfit[shard] = now.mono + record.document.limits.start_s
+            why = f"shard {shard} is out of reach of the leader for {bound_s:g} s"
+            succession.shard_gone(book, record.id, shard, why, now)
+            return
 
 
 def _stranded(book: Book, record: JobRecord, live: Live, reign: Reign, now: Moment) -> None:
