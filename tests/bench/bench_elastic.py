@@ -1,8 +1,9 @@
 """What it costs a running job to change its size, beside stopping it and starting it again from a checkpoint.
 
-A job trains on and on: a perceptron that reads digits in iterations of some 0.1 s, the same in iterations as short as
-its size lets them be, and a job that computes nothing, an iteration of which is only what elps itself does, so that any
-pause is many of them. It gets a worker and gives it back, gets a shard and gives it
+A job trains on and on: a perceptron that reads digits on workers that compute as slowly as if each had a machine of its
+own, and not a share of this one; the same at full speed, so that all processors are busy and its iterations short; and
+a job that computes nothing, an iteration of which is only what elps itself does, so that any pause is many of them. It
+gets a worker and gives it back, gets a shard and gives it
 back; then it makes the same changes by pausing, which writes a checkpoint, and resuming at the other size. What is told
 is the time lost beside an even run at the two sizes, in iterations of the job, and how long it took from the request to
 the newcomer's first finished iteration.
@@ -33,9 +34,11 @@ NOTHING: tuple[str, dict[str, int]] = ("nothing", {})
 """The same reckoning while nothing is changed: what the machine's own unrest makes of it."""
 TIMES = 5
 BATCHES = {
-    "perceptron": {1: 1536, 16: 128, 64: 64},
-    "short": {1: 256, 16: 64, 64: 32},
+    "perceptron": {1: 768, 16: 64, 64: 32},
+    "crowded": {1: 256, 16: 64, 64: 32},
 }
+SLOWER = 4
+"""Emulated machines of this factor leave most of the processors' time to whoever comes or goes."""
 """The global batch by kind of job and megabytes of parameters."""
 DIGITS_WIDTH = 64 + 1 + 10
 """Parameters of a perceptron on the digits for each hidden unit."""
@@ -239,10 +242,14 @@ async def measure(client: Client, kind: str, megabytes: int) -> None:
 def main() -> None:
     """Run all."""
     options = arguments(__doc__ or "")
-    with private_stack(workers=3, shards=2) as record:
-        for megabytes in (1, 16, 64) if options.full else (1, 16):
-            for kind in (*BATCHES, "idle"):
-                in_stack(record, partial(measure, kind=kind, megabytes=megabytes))
+    sizes = (1, 16, 64) if options.full else (1, 16)
+    for kinds, slowdown in ((("perceptron",), SLOWER), (("crowded", "idle"), 1)):
+        with private_stack(
+            workers=3, shards=2, ELPS_WORKER_SLOWDOWN=f"factor:{slowdown}"
+        ) as record:
+            for megabytes in sizes:
+                for kind in kinds:
+                    in_stack(record, partial(measure, kind=kind, megabytes=megabytes))
 
 
 if __name__ == "__main__":
