@@ -3,10 +3,9 @@
 A job trains on and on: a perceptron that reads digits on workers that compute as slowly as if each had a machine of its
 own, and not a share of this one; the same at full speed, so that all processors are busy and its iterations short; and
 a job that computes nothing, an iteration of which is only what elps itself does, so that any pause is many of them. It
-gets a worker and gives it back, gets a shard and gives it
-back; then it makes the same changes by pausing, which writes a checkpoint, and resuming at the other size. What is told
-is the time lost beside an even run at the two sizes, in iterations of the job, and how long it took from the request to
-the newcomer's first finished iteration.
+gets a worker and gives it back, gets a shard and gives it back; then it makes the same changes by pausing, which writes
+a checkpoint, and resuming at the other size. What is told is the time lost beside an even run at the two sizes, in
+iterations of the job, and how long it took from the request to the newcomer's first finished iteration.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ BATCHES = {
     "perceptron": {1: 768, 16: 64, 64: 32},
     "crowded": {1: 256, 16: 64, 64: 32},
 }
+"""The global batch by kind of job and megabytes of parameters."""
 SLOWER = 4
 """Emulated machines of this factor leave most of the processors' time to whoever comes or goes."""
-"""The global batch by kind of job and megabytes of parameters."""
 DIGITS_WIDTH = 64 + 1 + 10
 """Parameters of a perceptron on the digits for each hidden unit."""
 EVEN = 20
