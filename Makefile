@@ -16,7 +16,7 @@ ARGS    ?=
 XDIST   := -n 3 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format schema type test unit integration e2e chaos cover bench up down status clean demo elastic
+.PHONY: help setup lint format schema type test unit integration e2e chaos soak cover bench up down status clean demo elastic
 .SUFFIXES:
 
 help: ## Show this list
@@ -68,6 +68,9 @@ e2e: setup ## Whole jobs
 # With KILLS the seeded run alone, told as it happens.
 chaos: setup ## Kill, freeze and cut off (ARGS='-m long' for the long ones); the seeded run alone: SEED=4711 KILLS=20
 	SEED=$(SEED) KILLS=$(KILLS) $(BIN)/pytest $(if $(KILLS),-s tests/chaos/test_chaos_run.py,-m 'not long' tests/chaos) $(ARGS)
+
+soak: setup ## Short jobs and failures for SOAK_S=1200 seconds; whoever is not hit stays as large as it is
+	SOAK_S=$(SOAK_S) SEED=$(SEED) $(BIN)/pytest -s -m long tests/chaos/test_chaos_soak.py $(ARGS)
 
 cover: $(STAMP) ## Which lines the tests without input or output reach
 	$(BIN)/coverage run -m pytest -m 'not long' tests/unit $(ARGS)
