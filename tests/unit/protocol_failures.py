@@ -13,6 +13,7 @@ from protocol_shard import Shard
 from protocol_trainer import Trainer
 
 from elps.contracts.ids import ShardId, WorkerId
+from elps.psshard.core.batches import Tail
 
 
 class Failures:
@@ -89,10 +90,11 @@ class Failures:
         number = max(1, before + r.choice((-2, -1, 0, 1, 1, 1, 1, 3)))
         named = [t.name for t in self.trainers if r.random() < 0.8] + [WorkerId("nobody")]
         shares = {WorkerId(w): r.choice((0, 0, 1, 2, 3, 8)) for w in named}
+        tail = Tail((0.0, 0.2, 0.4)[number % 3], (0.0, 0.3)[number % 2])
         if leader.clock is None:
-            batches.plan(number, shares)
+            batches.plan(number, shares, tail=tail)
         else:
-            leader.event(leader.epoch, lambda c: c.plan_batches(number, shares))
+            leader.event(leader.epoch, lambda c: c.plan_batches(number, shares, tail=tail))
         if number <= before:
             assert (batches.number, batches.planned) == (before, planned), "a late plan counted"
         self.rebalanced += batches.number > before

@@ -10,9 +10,10 @@ from protocol_fault import Fault, disputes_as, lending_as
 from elps.contracts.epoch import Epoch
 from elps.contracts.ids import PartitionId, ShardId, WorkerId
 from elps.psshard.core import commands as do
+from elps.psshard.core.batches import Tail
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command
-from elps.psshard.core.cut import Cut, Hold
+from elps.psshard.core.cut import Cut, Hold, Piece
 from elps.psshard.core.disputes import Disputes, Outcome
 from elps.psshard.core.lending import Lending
 from elps.psshard.core.part import Advance, Part, Reading, Verdict
@@ -110,17 +111,16 @@ class PlanRecuts(Clock):
     """A plan of batches counts at once: iterations that are cut already are cut anew."""
 
     def plan_batches(
-        self, number: int, shares: Mapping[WorkerId, int], reason: str = ""
+        self,
+        number: int,
+        shares: Mapping[WorkerId, int],
+        reason: str = "",
+        tail: Tail = Tail(),  # noqa: B008 (it never changes)
     ) -> list[Command]:
-        out, lending = super().plan_batches(number, shares, reason), self._lending
+        out, lending = super().plan_batches(number, shares, reason, tail), self._lending
         if lending._batches.number == number and lending.workers:
             for v in lending.cuts:
-                lending.cuts[v] = Cut.fresh(
-                    self.rules.geometry.iteration(v),
-                    lending._batches.shares(lending._staying),
-                    self.skips,
-                    self.rules.geometry.cut,
-                )
+                lending.cuts[v] = lending._fresh(v)
             for w in list(lending.hands):
                 lending.idle[w] = 0.0
                 del lending.hands[w]
@@ -149,6 +149,30 @@ class NoCallBack(Lending):
 class NoSecondCallBack(Lending):
     def called_back(self) -> list[Command]:
         return []
+
+
+class NoCallToTail(Lending):
+    """Who waits for what comes after is not called back to a tail that nobody else may take."""
+
+    def _call_back(self, t: int, now: float) -> list[Command]:
+        cut = self.cuts.get(t)
+        left = [p for p in cut.pieces if p.hold is Hold.FREE] if cut is not None else []
+        return [] if left and all(p.tail for p in left) else super()._call_back(t, now)
+
+
+class TailCutInPlace(Lending):
+    """What is lent off the tail may be cut shorter later."""
+
+    def _of_tail(self, worker: WorkerId, cut: Cut) -> Any:
+        lent = [p for p in cut.pieces if p.tail and p.hold is Hold.LENT and p.interval.size > 1]
+        if lent and not cut.tail_left:
+            lo, hi = lent[0].interval
+            lent[0].interval = Interval(lo, hi - 1)
+            cut.pieces.insert(
+                cut.pieces.index(lent[0]) + 1, Piece(Interval(hi - 1, hi), None, Hold.FREE)
+            )
+            return cut.for_worker(worker)
+        return super()._of_tail(worker, cut)
 
 
 class RetireRecut(Lending):
@@ -312,6 +336,16 @@ FAULTS = {
         first=9_700,
     ),
     "no-call-back": Fault("nobody is called back", 2_000, {"clock": lending_as(NoCallBack)}),
+    "no-call-to-tail": Fault(
+        "nobody is called back to a tail",
+        3_000,
+        {"clock": lending_as(NoCallToTail), "plans": True},
+    ),
+    "tail-cut-lent": Fault(
+        "what is lent of a tail is cut shorter",
+        500,
+        {"clock": lending_as(TailCutInPlace), "plans": True},
+    ),
     "no-second-call": Fault(
         "a call back that was lost is not repeated",
         10_000,

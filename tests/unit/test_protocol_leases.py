@@ -31,13 +31,18 @@ class Cutting(RuleBasedStateMachine):
         granules=st.integers(1, 12),
         workers=st.integers(1, 4),
         skip=st.booleans(),
+        tail=st.integers(0, 6),
     )
-    def begin(self, granule: int, granules: int, workers: int, skip: bool) -> None:
+    def begin(self, granule: int, granules: int, workers: int, skip: bool, tail: int) -> None:
         self.geometry = Geometry(granule * granules + 5, granule * granules, granule)
         self.whole = self.geometry.iteration(0)
         self.skips = IntervalSet([Interval(0, granule)] if skip else [])
         shares = dict.fromkeys(WORKERS[:workers], 1)
-        self.cut = Cut.fresh(self.whole, shares, self.skips, self.geometry.cut)
+        held_back = min(tail * granule, self.whole.size)
+        self.cut = Cut.fresh(self.whole, shares, self.skips, self.geometry.cut, held_back)
+        kept = IntervalSet(p.interval for p in self.cut.pieces if p.tail)
+        last = Interval(self.whole.hi - held_back, self.whole.hi)
+        assert kept.size == self.cut.tail_left == sum(i.size for i in self.skips.gaps(last))
         self.lent: list[Interval] = []
 
     @rule(worker=st.sampled_from(WORKERS))
@@ -45,11 +50,24 @@ class Cutting(RuleBasedStateMachine):
         piece = self.cut.for_worker(worker)
         if piece is None:
             free = [p for p in self.cut.pieces if p.hold is Hold.FREE]
-            assert not free
+            assert all(p.tail for p in free)
             assert all(p.hold in (Hold.COMPUTED, Hold.DISPUTED) for p in self.cut.of(worker))
             return
         assert piece.holder == worker or piece.hold is Hold.FREE
         piece.holder, piece.hold = worker, Hold.LENT
+        self.lent.append(piece.interval)
+
+    @precondition(lambda self: self.cut.tail_left)
+    @rule(worker=st.sampled_from(WORKERS), granules=st.integers(1, 12))
+    def lend_of_the_tail(self, worker: WorkerId, granules: int) -> None:
+        before, size = self.cut.tail_left, granules * self.geometry.granule
+        piece = self.cut.off_the_tail(size, self.geometry.cut)
+        assert piece.tail
+        assert not piece.begun
+        piece.holder, piece.hold = worker, Hold.LENT
+        assert piece.begun
+        assert 0 < piece.interval.size <= min(size, before)
+        assert self.cut.tail_left == before - piece.interval.size
         self.lent.append(piece.interval)
 
     @precondition(lambda self: self.cut.pieces)

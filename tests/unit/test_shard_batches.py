@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from elps.contracts.ids import JobId, ShardId, WorkerId
 from elps.contracts.messages import IterationRow
-from elps.psshard.core.batches import Batches
+from elps.psshard.core.batches import Batches, Tail
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Lend, Timing
 from elps.psshard.core.pacing import Pace
 from elps.psshard.core.rules import Rules
 from elps.stream.geometry import Geometry
+from elps.stream.interval import Interval
 
 A, B, C = WorkerId("a"), WorkerId("b"), WorkerId("c")
 SHARD = ShardId("s")
@@ -53,6 +55,54 @@ def test_shares_can_always_be_cut_by(shares: dict[WorkerId, int], there: set[Wor
     assert found.keys() == there
     assert min(found.values()) >= 0
     assert sum(found.values()) > 0
+
+
+def test_a_tail_is_lent_in_shrinking_leases_by_speed_and_not_to_who_sits_out() -> None:
+    batches = Batches()
+    assert batches.held_back(100, 1) == 0
+    batches.plan(1, {A: 60, B: 20, C: 0}, tail=Tail(0.3, 0.1))
+    assert batches.held_back(80, 1) == 24
+    assert batches.held_back(80, 10) == 30
+    there, left, lent = [A, B, C], 24, []
+    while left:
+        assert batches.tail_lease(C, there, left, 1) == 0
+        lent.append(batches.tail_lease(A, there, left, 1))
+        left -= lent[-1]
+    assert lent[0] == 9
+    assert lent == sorted(lent, reverse=True)
+    assert min(lent) >= 6 or sum(lent) == 24, "not below a tenth of its share"
+    assert batches.tail_lease(B, there, 24, 1) == 3
+    assert batches.tail_lease(C, [C], 24, 1) > 0, "nobody else is there"
+    assert batches.tail_lease(WorkerId("nobody"), there, 24, 1) == 0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
+def test_a_tail_that_cannot_be_is_none(bad: float) -> None:
+    batches = Batches()
+    batches.plan(1, {A: 1, B: 1}, tail=Tail(bad, bad))
+    assert batches.held_back(100, 1) == 0
+    batches.plan(2, {A: 1, B: 1}, tail=Tail(7.0, 9.0))
+    assert batches.held_back(100, 1) == 50
+
+
+def test_who_is_through_is_lent_of_the_tail_before_the_next_iteration() -> None:
+    clock = Clock(Rules(Geometry(1000, 100), 10), [SHARD], 0, 0.0)
+    clock.expect([A, B], 0.0)
+    clock.plan_batches(1, {A: 50, B: 50}, tail=Tail(0.2))
+    out = [c for w in (A, B) for c in clock.worker_ready(w, 0.0)]
+    out += [c for w in (A, B) for c in clock.asked(w, 0.0)]
+    leases = {c.worker: c.interval for c in out if isinstance(c, Lend)}
+    assert leases == {A: Interval(0, 40), B: Interval(40, 80)}
+    taken, lease, at = 0, leases[A], 0.1
+    while True:
+        clock.computed(A, 0, lease, 0.0, Timing(), at)
+        (lend,) = [c for c in clock.asked(A, at) if isinstance(c, Lend)]
+        if lend.version == 1:
+            break
+        lease, at = lend.interval, at + 0.1
+        taken += lease.size
+        assert lease.lo >= 80
+    assert taken == 20
 
 
 def test_a_plan_counts_from_the_next_fresh_cut_on_and_leaves_cut_iterations_alone() -> None:

@@ -21,7 +21,7 @@ from elps.balance.observing import Observation
 from elps.balance.policy import Policy
 from elps.balance.sizing import equal_finish, even, proportional
 from elps.balance.stepping import LeaderStraggler
-from elps.balance.tail import ROUND_TRIP_S, TailGate
+from elps.balance.tail import ROUND_TRIP_S, TailGate, least_part
 from elps.balance.times import LinearTimes
 from elps.contracts.ids import WorkerId
 
@@ -42,6 +42,8 @@ class Decision:
     """Workers that get nothing: the iteration would be longer with them, or the batch is not enough for all."""
     tail: float = 0.0
     """Share of the batch that is better held back and lent as tail leases; the sizes then shrink alike (`scaled`)."""
+    tail_least: float = 0.0
+    """Part of its size that a worker's tail lease has at least, to be worth its request."""
 
 
 def scaled(sizes: Mapping[WorkerId, int], total: int, granule: int = 1) -> dict[WorkerId, int]:
@@ -77,6 +79,7 @@ class Balancer:
         self._gate = Gate(self._policy.change_cost_s)
         self._idlers = Idlers()
         self._tail = TailGate()
+        self._extra_s = ROUND_TRIP_S  #: what a tail lease costs beside its computation
         self._iteration = -1  #: the newest that was observed
         self._sizes = np.zeros(0, dtype=np.int64)  #: the plan, by rows
         #: The two plans last compared, what would have stayed and what was proposed: to be tried on true times.
@@ -144,9 +147,9 @@ class Balancer:
         finish_s = truth.time_s(self._sizes.astype(np.float64))
         self._steps.observe(np.where(active, finish_s, np.nan))
         if self._policy.may_tail and active.any():
-            extra_s = ROUND_TRIP_S + float(np.median(self._known.push_s[active]))
+            self._extra_s = ROUND_TRIP_S + float(np.median(self._known.push_s[active]))
             speed = 1 / truth.per_sample_s[active]
-            self._tail.observe(finish_s[active], speed, float(self._total), extra_s)
+            self._tail.observe(finish_s[active], speed, float(self._total), self._extra_s)
 
     def _decide(self, limits: Limits, why: str) -> Decision:
         times, now = self._known.forecast(), self._sizes
@@ -186,19 +189,28 @@ class Balancer:
         members = self.members
         same = np.array_equal(sizes, self._sizes) and len(self.decision.sizes) == len(members)
         tail = self._tail.share
+        if tail != self.decision.tail:
+            held = f"{tail:.0%} of the batch is lent to whoever is free"
+            reason = f"{reason}; {held if tail else 'nothing is held back any more'}"
         if times is None or not len(sizes):
             expected_s = float("nan")
         else:
             expected_s = _finish(times, sizes)
+        least = least_part(expected_s, self._extra_s) if tail else 0.0
         if same and list(self.decision.sizes) == [m.worker for m in members]:
             self.decision = replace(
-                self.decision, changed=False, reason=reason, expected_s=expected_s, tail=tail
+                self.decision,
+                changed=tail != self.decision.tail,
+                reason=reason,
+                expected_s=expected_s,
+                tail=tail,
+                tail_least=least,
             )
             return self.decision
         self._sizes = sizes
         by_worker = {m.worker: size for m, size in zip(members, sizes.tolist(), strict=True)}
         idle = tuple(worker for worker, size in by_worker.items() if not size)
-        self.decision = Decision(by_worker, True, reason, expected_s, idle, tail)
+        self.decision = Decision(by_worker, True, reason, expected_s, idle, tail, least)
         return self.decision
 
     def _names(self, rows: BoolArray) -> str:

@@ -41,6 +41,13 @@ def least_lease(per_sample_s: float, extra_s: float, granule: int = 1) -> int:
     return max(1, int(np.ceil(WORTH * extra_s / per_sample_s / granule))) * granule
 
 
+def least_part(expected_s: float, extra_s: float) -> float:
+    """The same as a part of a whole batch that takes `expected_s`; 1 at most."""
+    if not (expected_s > 0 and extra_s > 0):
+        return 0.0
+    return min(1.0, WORTH * extra_s / expected_s)
+
+
 def next_lease(left: int, share_of_speed: float, granule: int = 1, least: int = 1) -> int:
     """Samples to lend to a worker that is free, of `left` ones; all of them if the rest would be too small.
 

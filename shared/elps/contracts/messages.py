@@ -243,6 +243,10 @@ class BatchPlan(Message, frozen=True, kw_only=True, tag="batch_plan"):
     shares: dict[WorkerId, int]
     """Samples of a full batch for each worker; 0: it sits out. Those who are gone do no harm."""
     reason: str = ""
+    tail: float = 0.0
+    """Share of the batch that is held back and lent within the iteration to whoever is free; shares shrink alike."""
+    least: float = 0.0
+    """Part of its own share that a worker is lent at least of it."""
 
 
 class StartTrainer(Message, frozen=True, kw_only=True, tag="start_trainer"):

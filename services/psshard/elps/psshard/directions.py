@@ -16,7 +16,7 @@ from elps.contracts.epoch import Epoch
 from elps.contracts.ids import JobId, ShardId
 from elps.contracts.messages import Address, BatchPlan, DirectJob, Phase
 from elps.psshard.beginning import Beginning
-from elps.psshard.core.batches import Batches
+from elps.psshard.core.batches import Batches, Tail
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command
 from elps.psshard.origin import Origin
@@ -94,15 +94,18 @@ class Directions:
     def plan_batches(self, message: BatchPlan) -> None:
         """The workers' shares of the batch."""
         lead, now = self._lead, time.monotonic()
+        tail = Tail(message.tail, message.least)
         with lead.lock:
             if message.number <= self.batches.number:
                 return
             if lead.clock is None:  # the first cut goes by it
-                self.batches.plan(message.number, message.shares, message.reason)
+                self.batches.plan(message.number, message.shares, message.reason, tail)
             tell = now - self._rebalanced_at >= REBALANCED_S
             self._rebalanced_at = now if tell else self._rebalanced_at
         lead.event(
-            lambda clock, _: clock.plan_batches(message.number, message.shares, message.reason)
+            lambda clock, _: clock.plan_batches(
+                message.number, message.shares, message.reason, tail
+            )
         )
         if tell:
             lead.reporter.event("rebalanced", message.reason)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 
 from elps.contracts.ids import ShardId, WorkerId
 from elps.psshard.core import commands as do
-from elps.psshard.core.batches import Batches
+from elps.psshard.core.batches import Batches, Tail
 from elps.psshard.core.commands import Command, Timing
 from elps.psshard.core.cut import Cut, Hold
 from elps.psshard.core.deadlines import Deadlines
@@ -152,10 +152,14 @@ class Clock(Relocating):
         return self._serve(now)
 
     def plan_batches(
-        self, number: int, shares: Mapping[WorkerId, int], reason: str = ""
+        self,
+        number: int,
+        shares: Mapping[WorkerId, int],
+        reason: str = "",
+        tail: Tail = Tail(),  # noqa: B008 (it never changes)
     ) -> list[Command]:
         """The scheduler shares out the batch anew: from the next fresh cut on, if this is its newest word."""
-        if self._batches.plan(number, shares, reason):
+        if self._batches.plan(number, shares, reason, tail):
             self.plan += 1
         return self._take()
 
@@ -180,7 +184,10 @@ class Clock(Relocating):
         self._lending.answered(worker, iteration, interval, now)
         piece = self._lending.lent(worker, iteration, interval)
         if piece is not None:
-            self._deadlines.took("train", piece.lent_at, now)
+            if (
+                not piece.tail
+            ):  # these are small: they say nothing of what a share of the batch takes
+                self._deadlines.took("train", piece.lent_at, now)
         else:  # complete already: others did it, or the news of it overtook this
             piece = self._rows.lent(worker, iteration, interval)
         if piece is not None:

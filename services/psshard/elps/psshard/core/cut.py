@@ -15,6 +15,9 @@ from elps.contracts.errors import IllegalEvent
 from elps.contracts.ids import WorkerId
 from elps.stream.interval import Interval, IntervalSet
 
+Divide = Callable[[Interval, list[int]], list[Interval]]
+"""Cuts an interval into consecutive parts in proportion to weights (`Geometry.cut`)."""
+
 
 class Hold(Enum):
     """Where a piece stands."""
@@ -42,6 +45,12 @@ class Piece:
     deaths: int = 0  #: workers that died while computing it, or an interval it was cut from
     tries: int = 0  #: times its gradient was bad and the skip refused
     loss: float | None = None  #: sum over the interval, once computed
+    tail: bool = False  #: held back, or lent of what was
+
+    @property
+    def begun(self) -> bool:
+        """Whether it was ever lent, or is a part of what was."""
+        return self.hold is not Hold.RESERVED and not (self.tail and self.hold is Hold.FREE)
 
 
 class Cut:
@@ -56,18 +65,25 @@ class Cut:
         whole: Interval,
         shares: Mapping[WorkerId, int],
         skips: IntervalSet,
-        divide: Callable[[Interval, list[int]], list[Interval]],
+        divide: Divide,
+        held_back: int = 0,
     ) -> Cut:
-        """Cut for the workers of a plan, in order of their ids. Skips are cut points and are lent to nobody."""
+        """Cut for the workers of a plan, in order of their ids. Skips are cut points and are lent to nobody.
+
+        The last `held_back` samples are nobody's: the tail.
+        """
         workers = sorted(shares)
-        parts = divide(whole, [shares[w] for w in workers])
+        given, tail = divide(whole, [whole.size - held_back, held_back])
+        parts = divide(given, [shares[w] for w in workers])
         gaps = (
             (w, gap)
             for w, part in zip(workers, parts, strict=True)
             if part.size
             for gap in skips.gaps(part)
         )
-        return cls(Piece(gap, w, Hold.RESERVED) for w, gap in gaps)
+        pieces = [Piece(gap, w, Hold.RESERVED) for w, gap in gaps]
+        rest = skips.gaps(tail) if tail.size else ()
+        return cls([*pieces, *(Piece(gap, None, Hold.FREE, tail=True) for gap in rest)])
 
     def for_worker(self, worker: WorkerId) -> Piece | None:
         """What this worker is to do next here: what it was lent and has not computed, its own, then what is free."""
@@ -75,7 +91,24 @@ class Cut:
             for piece in self.pieces:
                 if piece.holder == worker and piece.hold is hold:
                     return piece
-        return next((p for p in self.pieces if p.hold is Hold.FREE), None)
+        return next((p for p in self.pieces if p.hold is Hold.FREE and not p.tail), None)
+
+    @property
+    def tail_left(self) -> int:
+        """Samples of the tail that nobody was lent."""
+        return sum(p.interval.size for p in self.pieces if p.tail and p.hold is Hold.FREE)
+
+    def off_the_tail(self, size: int, divide: Divide) -> Piece:
+        """The next piece of the tail, cut to `size` samples, whole granules, if it has more; there must be one."""
+        at, piece = next(
+            (i, p) for i, p in enumerate(self.pieces) if p.tail and p.hold is Hold.FREE
+        )
+        if 0 < size < piece.interval.size:
+            first, rest = divide(piece.interval, [size, piece.interval.size - size])
+            if first.size and rest.size:
+                pieces = [Piece(part, None, Hold.FREE, tail=True) for part in (first, rest)]
+                self.pieces[at : at + 1] = pieces
+        return self.pieces[at]
 
     def find(self, interval: Interval, holder: WorkerId) -> Piece | None:
         """The piece with just this interval, if this worker holds it."""
@@ -88,9 +121,7 @@ class Cut:
             return self.pieces[at]
         return None
 
-    def free(
-        self, piece: Piece, parts: int, divide: Callable[[Interval, list[int]], list[Interval]]
-    ) -> None:
+    def free(self, piece: Piece, parts: int, divide: Divide) -> None:
         """Take a piece from its holder and cut it into up to `parts` free ones."""
         pieces = [
             Piece(part, None, Hold.FREE, deaths=piece.deaths, tries=piece.tries)

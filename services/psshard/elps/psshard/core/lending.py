@@ -10,6 +10,8 @@
 * A worker is at any time either asking, or has one lease in hand, or is idle: between the two, which takes no time in
   a worker that lives.
 * A fresh cut goes by the newest plan of shares (`Batches`); a newer plan changes nothing of it any more.
+* Of a cut with a tail the last part is nobody's at first. It is lent, in shrinking leases, to those who have done
+  their own share while others have not (`elps.balance.tail`).
 * One that retires ends what it has in hand and is lent nothing more; later cuts leave it out.
 """
 
@@ -78,7 +80,7 @@ class Lending:
             self.idle[worker] = now
         beyond = max((lease.version for lease in self.hands.values()), default=-1)
         for t, cut in list(self.cuts.items()):
-            if t >= beyond and all(piece.hold is Hold.RESERVED for piece in cut.pieces):
+            if t >= beyond and not any(piece.begun for piece in cut.pieces):
                 # Nobody was lent anything of it, and nobody waits for what comes after: cut anew without this one.
                 del self.cuts[t]
                 continue
@@ -151,11 +153,7 @@ class Lending:
 
     def next_boundary(self, t: int) -> int:
         """The first version that nobody was lent anything beyond, t or later."""
-        begun = [
-            v
-            for v, cut in self.cuts.items()
-            if any(p.hold is not Hold.RESERVED for p in cut.pieces)
-        ]
+        begun = [v for v, cut in self.cuts.items() if any(p.begun for p in cut.pieces)]
         evaluating = self.round.version if self.round is not None else t
         return max([t, evaluating, *(v + 1 for v in begun)])
 
@@ -200,15 +198,31 @@ class Lending:
             if not self._goal.passes(version):
                 return None
             if version not in self.cuts:
-                self.cuts[version] = Cut.fresh(
-                    self._rules.geometry.iteration(version),
-                    self._batches.shares(self._staying),
-                    self._skips,
-                    self._rules.geometry.cut,
-                )
-            if (piece := self.cuts[version].for_worker(worker)) is not None:
+                self.cuts[version] = self._fresh(version)
+            cut = self.cuts[version]
+            if (piece := cut.for_worker(worker) or self._of_tail(worker, cut)) is not None:
                 return "train", version, piece
         return None
+
+    def _fresh(self, iteration: int) -> Cut:
+        geometry = self._rules.geometry
+        whole = geometry.iteration(iteration)
+        return Cut.fresh(
+            whole,
+            self._batches.shares(self._staying),
+            self._skips,
+            geometry.cut,
+            self._batches.held_back(whole.size, geometry.granule),
+        )
+
+    def _of_tail(self, worker: WorkerId, cut: Cut) -> Piece | None:
+        """A lease off an iteration's tail, smaller than the one before."""
+        size = self._tail_lease(worker, cut)
+        return cut.off_the_tail(size, self._rules.geometry.cut) if size else None
+
+    def _tail_lease(self, worker: WorkerId, cut: Cut) -> int:
+        left, granule = cut.tail_left, self._rules.geometry.granule
+        return self._batches.tail_lease(worker, self._staying, left, granule) if left else 0
 
     def _lend(
         self, worker: WorkerId, kind: LeaseKind, version: int, piece: Piece, now: float
@@ -221,14 +235,18 @@ class Lending:
 
     def _call_back(self, t: int, now: float) -> list[Command]:
         """Call back those who wait for a version that cannot come before somebody takes a free piece."""
-        cuts = [self.cuts[t]] if t in self.cuts else []
+        cut = self.cuts.get(t)
+        cuts = [cut] if cut is not None else []
         if self.round is not None and self.round.version <= t:
             cuts.append(self.round.cut)
-        if not any(p.hold is Hold.FREE for cut in cuts for p in cut.pieces):
+        free = any(p.hold is Hold.FREE and not p.tail for c in cuts for p in c.pieces)
+        if not free and (cut is None or not cut.tail_left):
             return []
         out: list[Command] = []
         for worker in sorted(self.hands):
             lease = self.hands[worker]
+            if not free and cut is not None and not self._tail_lease(worker, cut):
+                continue
             if lease.version > t and lease.called_at is None:
                 lease.called_at = now
                 out.append(do.CallBack(worker, lease.ticket))

@@ -7,7 +7,6 @@ iterations; until then the job goes on by the plan that its leader has.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from elps.balance import Balancer, Decision, Member, Observation, Policy
 from elps.contracts.epoch import Term
@@ -24,9 +23,7 @@ class Batching:
     """Made for a balanced job when its leader is first heard; lives as long as the job."""
 
     def __init__(self, job: JobId, document: JobDocument) -> None:
-        # Nobody lends tails yet, so a plan gives the whole batch.
-        policy = replace(Policy.named(document.batch_policy), may_tail=False)
-        batch = document.batch
+        batch, policy = document.batch, Policy.named(document.batch_policy)
         self._job = job
         self._balancer = Balancer(batch.global_, granule=batch.granule, policy=policy)
         self._term: Term | None = None
@@ -111,6 +108,8 @@ class Batching:
             number=max(ours, self._shown) + 1,
             shares=dict(decision.sizes),
             reason=decision.reason,
+            tail=decision.tail,
+            least=decision.tail_least,
         )
 
 
