@@ -143,6 +143,16 @@ def test_a_reset_connection_is_said_to_be_lost(raw: tuple[Connection, socket.soc
 
 
 @pytest.mark.parametrize("idle_s", [0.0, 1e-9, 0.05, 0.2])
+def test_one_that_was_closed_here_is_said_to_be_closed(
+    ends: tuple[Connection, Connection],
+) -> None:
+    near, _ = ends
+    near.close()
+    for idle_s in (None, 3.0):
+        with pytest.raises(ConnectionEnded, match="the connection to far is closed"):
+            near.receive(idle_s=idle_s)
+
+
 def test_silence_ends_after_the_idle_time_and_the_connection_lives_on(
     ends: tuple[Connection, Connection], idle_s: float
 ) -> None:

@@ -113,8 +113,8 @@ class Connection:
         if piece_s != self._piece_s:
             try:
                 self._timeout(socket.SO_RCVTIMEO, piece_s)
-            except OSError:
-                raise ConnectionEnded(f"the connection to {self.peer} is closed") from None
+            except OSError as error:
+                raise self._lost(error) from None
             self._piece_s = piece_s
         view = memoryview(self._head)
         since = time.monotonic() if idle_s is not None else 0.0
@@ -127,14 +127,19 @@ class Connection:
                 if idle_s is not None and time.monotonic() - since >= idle_s * 0.99:
                     raise TimeoutError(f"{self.peer} has sent nothing for {idle_s:g} s") from None
             except OSError as error:
-                self.close()
-                raise ConnectionEnded(f"the connection to {self.peer} is lost: {error}") from None
+                raise self._lost(error) from None
         if got == 0:
             self.close()
             raise ConnectionEnded(f"{self.peer} has closed the connection")
         if got < HEADER_BYTES:
             self._fill(view[got:])
         return unpack(view)
+
+    def _lost(self, error: OSError) -> ConnectionEnded:
+        """What a failed read means; one that was closed here fails with whatever its descriptor says then."""
+        closed, what = self._closed, f"the connection to {self.peer} is"
+        self.close()
+        return ConnectionEnded(f"{what} closed" if closed else f"{what} lost: {error}")
 
     def pending(self) -> bool:
         """Whether there is something to receive now, the end of the connection included."""
@@ -184,8 +189,7 @@ class Connection:
             except (BlockingIOError, TimeoutError):
                 got = -1
             except OSError as error:
-                self.close()
-                raise ConnectionEnded(f"the connection to {self.peer} is lost: {error}") from None
+                raise self._lost(error) from None
             if got == 0:
                 self.close()
                 raise ConnectionEnded(f"{self.peer} closed the connection in the middle of a frame")
