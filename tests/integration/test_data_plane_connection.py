@@ -148,9 +148,9 @@ def test_one_that_was_closed_here_is_said_to_be_closed(
 ) -> None:
     near, _ = ends
     near.close()
-    for idle_s in (None, 3.0):
+    for bound_s in (None, 3.0):
         with pytest.raises(ConnectionEnded, match="the connection to far is closed"):
-            near.receive(idle_s=idle_s)
+            near.receive(idle_s=bound_s)
 
 
 def test_silence_ends_after_the_idle_time_and_the_connection_lives_on(
@@ -159,7 +159,7 @@ def test_silence_ends_after_the_idle_time_and_the_connection_lives_on(
     near, far = ends
     began = time.monotonic()
     with pytest.raises(TimeoutError, match="has sent nothing"):
-        near.receive(idle_s=idle_s)
+        near.receive(idle_s=bound_s)
     assert idle_s * 0.9 <= time.monotonic() - began < idle_s + 2
     far.send(Header(Kind.BEAT, ticket=4))
     assert near.receive(idle_s=5).ticket == 4
