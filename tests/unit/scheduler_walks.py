@@ -16,6 +16,7 @@ from elps.contracts.ids import JobId
 from elps.contracts.messages import SuspendCommand
 from elps.contracts.state import JobRecord, Progress
 from elps.scheduler.core.events import EchoHeard, JobSubmitted, Request, Ticked, UserAsked
+from elps.scheduler.core.policy import Policy
 
 JOBS = 4
 BEATS_HELD = 30
@@ -40,9 +41,11 @@ picks = st.integers(0, 10**6)
 class SchedulerMachine(RuleBasedStateMachine):
     """What can happen, with the world that it happens in."""
 
+    policy: Policy | None = None
+
     @initialize()
     def begin(self, shadowed: bool = True) -> None:
-        self.world = World(shadowed)
+        self.world = World(shadowed, self.policy)
         self.last: tuple[str, JobId, Request] | None = None
         self.world.feed(EchoHeard())
         for member in self.world.members():
@@ -267,10 +270,11 @@ PICKING = (
 )
 
 
-def walk(seed: int, steps: int) -> World:
+def walk(seed: int, steps: int, policy: Policy | None = None) -> World:
     """One random walk through the same rules, longer and denser than hypothesis likes them, then the calm."""
     chance = random.Random(seed)
     machine = SchedulerMachine()
+    machine.policy = policy
     machine.begin(shadowed=seed % SHADOWED_EVERY == 0)
     arguments: dict[str, Any] = {
         "submit": lambda: {"job": chance.randrange(JOBS), "size": chance.choice(SIZES)},

@@ -38,6 +38,7 @@ from elps.scheduler.core.events import (
     WriteRecord,
 )
 from elps.scheduler.core.life import CHANGES
+from elps.scheduler.core.policy import Policy
 from elps.scheduler.core.pool import Holding
 
 SHARDS, AGENTS = 4, 3
@@ -47,8 +48,8 @@ CALM_ROUNDS = 300
 class World:
     """Members, what is on its way, the store, and two cores that must agree in everything."""
 
-    def __init__(self, shadowed: bool = True) -> None:
-        self.shadowed = shadowed
+    def __init__(self, shadowed: bool = True, policy: Policy | None = None) -> None:
+        self.shadowed, self.policy = shadowed, policy
         self.time = 100.0
         self.store: dict[JobId, JobRecord] = {}
         self.numbers: dict[JobId, int] = {}
@@ -72,7 +73,8 @@ class World:
     def restart(self) -> None:
         records = [decode(encode(record), JobRecord) for record in self.store.values()]
         assert records == list(self.store.values())
-        self.core, self.shadow = Core(records, self.now), Core(reversed(records), self.now)
+        self.core = Core(records, self.now, policy=self.policy)
+        self.shadow = Core(reversed(records), self.now, policy=self.policy)
         self.asked.clear()
         self.probes.clear()
         for member in self.members():

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from elps.contracts.ids import AgentId, JobId, ShardId
 from elps.contracts.job import Pool as Size
+from elps.scheduler.core.fifo import Fifo
 from elps.scheduler.core.policy import (
     AgentFact,
     Facts,
-    Fifo,
     QueuedFact,
     RunningFact,
     ShardFact,
@@ -87,7 +87,9 @@ def test_a_job_that_was_passed_over_is_the_head_again_once_the_pool_has_grown() 
 
 
 def test_nobody_is_passed_over_while_members_are_being_discovered() -> None:
-    facts = Facts(shards(4), agents(1), (queued("huge", (5, 5)), queued("small")), (), True)
+    facts = Facts(
+        shards(4), agents(1), (queued("huge", (5, 5)), queued("small")), (), settling=True
+    )
     assert Fifo().decide(facts).starts == ()
 
 

@@ -125,6 +125,17 @@ class Stop(_Part, frozen=True, kw_only=True):
     """Training time after which the job ends at the next boundary."""
 
 
+class Feedback(_Part, frozen=True, kw_only=True):
+    """When the job has given its early feedback: whichever of these comes first. By default its first evaluation, or
+    the end of its first pass if it is not evaluated.
+    """
+
+    iterations: Natural = 0
+    passes: NonNegative = 0.0
+    seconds: NonNegative = 0.0
+    """Of training."""
+
+
 class Limits(_Part, frozen=True, kw_only=True):
     """Bounds on waiting for the job's own code."""
 
@@ -163,6 +174,9 @@ class JobDocument(_Part, frozen=True, kw_only=True):
     checkpoint: Checkpoint = Checkpoint()
     stop: Stop = Stop()
     limits: Limits = Limits()
+    feedback: Feedback = Feedback()
+    weight: Annotated[float, Meta(ge=0.01, le=100)] = 1.0
+    """How much the job's speed counts beside that of others, where the policy shares resources out."""
     deterministic: bool = False
     """Sum the gradients in the order of their intervals: bit for bit the same for the same cut."""
     group: Annotated[str, Meta(max_length=64)] = ""

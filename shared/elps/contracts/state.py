@@ -117,6 +117,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A pause was asked for and the boundary is not reached yet."""
     terms: int = 0
     """Number of the newest term handed out."""
+    fed_at: float | None = None
+    """Unix time at which it had given its early feedback."""
     pinned: Pinned = Pinned()
     """What `scale` asked for; it holds through pauses and restarts, until `scale --auto`."""
     workers_named: int = 0

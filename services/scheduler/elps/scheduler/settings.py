@@ -8,7 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from elps.scheduler.core.events import Bounds
-from elps.scheduler.core.policy import POLICIES, Policy
+from elps.scheduler.core.policies import POLICIES
+from elps.scheduler.core.policy import Policy
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 

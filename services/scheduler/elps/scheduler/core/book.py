@@ -6,6 +6,7 @@ meanwhile; after a restart they are filled anew by the members' next heartbeats.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from elps.scheduler.core.events import (
     Request,
     WriteRecord,
 )
+from elps.scheduler.core.gain import Speeds
 from elps.scheduler.core.life import LifeEvent
 from elps.scheduler.core.policy import Start
 from elps.scheduler.core.pool import Claims, Holding, Pool
@@ -121,6 +123,8 @@ class Live:
     highest: int = 0  #: highest term number seen anywhere
     written_at: float = 0.0  #: monotonic, s; when the record was last handed out to be stored
     batching: Batching | None = None  #: of balanced jobs, since their leader was first heard
+    speeds: Speeds = field(default_factory=Speeds)  #: measured, by number of workers
+    resized_at: float = -math.inf  #: monotonic, s; when the policy last changed its size
     unwritten: bool = False  #: the record has changed since, in its progress or its reason
 
 
@@ -157,6 +161,7 @@ class Book:
             JobId, None
         ] = {}  #: killed jobs whose keys are to go once no shard can write any
         self.started_at = now.mono  #: forgiven like all deadlines after deafness
+        self.asked_at = -math.inf  #: when the policy was last asked although no job wanted anything
         self.echo_at: float | None = None  #: when the own heartbeat last came back
         self.attempts = 0
         self.probed: dict[ShardId, float] = {}  #: shards: when they were last, monotonic

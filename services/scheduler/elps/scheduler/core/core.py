@@ -39,8 +39,9 @@ from elps.scheduler.core.events import (
     Ticked,
     UserAsked,
 )
+from elps.scheduler.core.fifo import Fifo
 from elps.scheduler.core.orders import Topic, orders
-from elps.scheduler.core.policy import Fifo, Policy
+from elps.scheduler.core.policy import Policy
 from elps.scheduler.core.pool import Holding
 
 

@@ -10,17 +10,23 @@ from elps.scheduler.core import resizing, succession, users
 from elps.scheduler.core.book import Book, Reservation
 from elps.scheduler.core.events import AskTerm, MemberId, Moment, RemoveKeys, TermGranted
 from elps.scheduler.core.life import LifeEvent
+from elps.scheduler.core.places import counted
 from elps.scheduler.core.policy import (
     AgentFact,
     Facts,
+    HeldFact,
     Policy,
     QueuedFact,
     Refill,
+    Resize,
     RunningFact,
     ShardFact,
     Start,
 )
 from elps.scheduler.core.terms import begin_term, named
+
+LOOK_S = 0.5
+"""While no job wants anything, a policy that resizes is asked so often."""
 
 
 def settle(book: Book, policy: Policy, now: Moment) -> None:
@@ -31,8 +37,7 @@ def settle(book: Book, policy: Policy, now: Moment) -> None:
     _mark_stalled(book, now)
     if not book.suspended:
         _cancel_reservations(book)
-        if (facts := facts_of(book, now)) is not None:
-            _apply(book, policy, facts, now)
+        _allocate(book, policy, now)
         resizing.narrowed(book, now)
     else:
         _explain_suspension(book, now)
@@ -67,7 +72,16 @@ def term_granted(book: Book, event: TermGranted, now: Moment) -> None:
     begin_term(book, event.job, LifeEvent.PLACED, allocation, event.secret, reason, now)
 
 
-def facts_of(book: Book, now: Moment) -> Facts | None:
+def _allocate(book: Book, policy: Policy, now: Moment) -> None:
+    """Ask the policy; where it changes sizes, what follows from that is done and it is asked once more."""
+    for _ in range(2):
+        facts = facts_of(book, policy, now)
+        if facts is None or not _apply(book, policy, facts, now):
+            return
+        resizing.resize(book, now)
+
+
+def facts_of(book: Book, policy: Policy, now: Moment) -> Facts | None:
     """What the policy is to know; None when no job wants anything."""
     queued = tuple(
         _queued(book.records[job])
@@ -89,7 +103,9 @@ def facts_of(book: Book, now: Moment) -> Facts | None:
         and (len(allocation.workers) < allocation.size or resizing.missing_shards(book, record.id))
     )
     if not queued and not running:
-        return None
+        if not policy.resizes or now.mono - book.asked_at < LOOK_S:
+            return None
+        book.asked_at = now.mono
     claims, pool, patience = book.claims(), book.pool, book.bounds.clearing_s
     return Facts(
         shards=tuple(
@@ -114,6 +130,12 @@ def facts_of(book: Book, now: Moment) -> Facts | None:
         ),
         queued=queued,
         running=running,
+        held=_held(book, now) if policy.resizes else (),
+        retiring=sum(len(reign.retiring) for _, _, _, reign in book.holding()),
+        shards_moving=sum(
+            max(0, len(allocation.shards) - resizing.width_of(allocation))
+            for _, allocation, _, _ in book.holding()
+        ),
         settling=now.mono - book.started_at < book.bounds.settle_s,
     )
 
@@ -125,17 +147,67 @@ def _queued(record: JobRecord) -> QueuedFact:
         record.id,
         Size(min=shards.min, max=shards.max if pinned.shards is None else pinned.shards),
         Size(min=workers.min, max=workers.max if pinned.workers is None else pinned.workers),
+        fed=record.fed_at is not None,
     )
 
 
-def _apply(book: Book, policy: Policy, facts: Facts, now: Moment) -> None:
+def _held(book: Book, now: Moment) -> tuple[HeldFact, ...]:
+    """The jobs with a place, and those whose place is kept until their term is there."""
+    claims, out = book.claims(), []
+    for record, allocation, live, reign in book.holding():
+        workers, shards, pinned = record.document.workers, record.document.shards, record.pinned
+        settled = reign.begun_at is not None and reign.lead is not None
+        others = [s for s in book.pool.shards if s not in allocation.shards]
+        out.append(
+            HeldFact(
+                record.id,
+                allocation.size,
+                _bounds(workers, pinned.workers),
+                resizing.width_of(allocation),
+                _bounds(shards, pinned.shards),
+                fed=record.fed_at is not None,
+                weight=record.document.weight,
+                rates=live.speeds.rates,
+                room=sum(book.pool.free(s, claims) > 0 for s in others),
+                calm_s=now.mono - live.resized_at,
+                movable=settled and book.goal(record.id) == "run" and live.succession is None,
+            )
+        )
+    return tuple(out)
+
+
+def _bounds(asked: Size, pinned: int | None) -> Size:
+    return asked if pinned is None else Size(min=pinned, max=pinned)
+
+
+def _apply(book: Book, policy: Policy, facts: Facts, now: Moment) -> bool:
+    """Carry a decision out; True if a job is to have another size."""
     decision = policy.decide(facts)
     for refill in decision.refills:
         _refill(book, refill, now)
     for start in decision.starts:
         _reserve(book, start, policy.name)
+    for resize in decision.resizes:
+        _resize(book, resize, now)
     for job, reason in decision.waits:
         book.explain(job, reason, now)
+    return bool(decision.resizes)
+
+
+def _resize(book: Book, resize: Resize, now: Moment) -> None:
+    """Have a job come to another size: `resizing` retires what is too much, and what is missing is asked for."""
+    live = book.live[resize.job]
+    live.resized_at = now.mono
+    book.reallocate(resize.job, now, size=resize.workers, width=resize.shards)
+    what = f"shall have {counted(resize.workers, 'worker')} and {counted(resize.shards, 'shard')}"
+    book.tell(resize.job, "resizing", f"{what}: {resize.reason}", now)
+    book.note(
+        "size_changed",
+        job=resize.job,
+        workers=resize.workers,
+        shards=resize.shards,
+        reason=resize.reason,
+    )
 
 
 def _reserve(book: Book, start: Start, policy: str) -> None:

@@ -1,11 +1,10 @@
-"""Who gets what: a pure function of facts. `Fifo` is the policy of this version; others stand beside it later.
+"""Who gets what: a pure function of facts. This is what a policy is told and may decide; `policies` has all there are.
 
 A policy proposes only what the facts show to be free; the core applies a decision whole, within the same event.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,6 +40,32 @@ class QueuedFact:
     job: JobId
     shards: Size
     workers: Size
+    fed: bool = False
+    """It has given its early feedback before."""
+
+
+@dataclass(frozen=True)
+class HeldFact:
+    """A job that holds a place, and how it could be made smaller or larger."""
+
+    job: JobId
+    workers: int
+    """That it shall have, those included that it lacks."""
+    bounds: Size
+    """Of its workers; a job that is pinned has just one size."""
+    shards: int
+    shard_bounds: Size
+    fed: bool
+    """It has given its early feedback."""
+    weight: float = 1.0
+    rates: tuple[tuple[int, float], ...] = ()
+    """Iterations per second as measured, by number of workers, ascending."""
+    room: int = 0
+    """Other shards than its own that have a free slot."""
+    calm_s: float = 0.0
+    """Since its size was last changed."""
+    movable: bool = True
+    """It trains and can be resized now."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +92,12 @@ class Facts:
     agents: tuple[AgentFact, ...]
     queued: tuple[QueuedFact, ...]
     running: tuple[RunningFact, ...]
+    held: tuple[HeldFact, ...] = ()
+    """All jobs with a place; told only to a policy that resizes."""
+    retiring: int = 0
+    """Workers that end what they compute and then leave their slots, however long that takes."""
+    shards_moving: int = 0
+    """Slots of shards that are to be left once the partitions have moved."""
     settling: bool = False
     """The scheduler started just now and members are still being discovered."""
 
@@ -94,11 +125,22 @@ class Refill:
 
 
 @dataclass(frozen=True)
+class Resize:
+    """Change what a job shall have; what it lacks then is given by a `Refill`, when it is free."""
+
+    job: JobId
+    workers: int
+    shards: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Decision:
     """What to do now, and why the others wait."""
 
     starts: tuple[Start, ...] = ()
     refills: tuple[Refill, ...] = ()
+    resizes: tuple[Resize, ...] = ()
     waits: tuple[tuple[JobId, str], ...] = ()
     """Queued jobs that get nothing now, each with its reason."""
 
@@ -110,146 +152,9 @@ class Policy(Protocol):
     def name(self) -> str:
         """As in ``ELPS_POLICY``."""
 
+    @property
+    def resizes(self) -> bool:
+        """Whether it changes the size of jobs that run, so that it is to be asked also when none wants anything."""
+
     def decide(self, facts: Facts) -> Decision:
         """What to do now."""
-
-
-class Fifo:
-    """Strictly first come, first served, at a size that is fixed when the job starts, or by its user.
-
-    Running jobs that lack workers or shards come first, in their order: were a slot kept for an earlier job that still
-    needs more, each could wait for what the other holds. Then the queue: its head waits until `min` is free and
-    gets what is free, up to `max`; nobody overtakes it. It also waits for slots that are being cleared, which
-    takes a moment, so that a job that is placed anew does not come out smaller.
-
-    A job that asks for more than the whole pool has cannot be waited for: it is passed over, keeps its place, and
-    is the head again when the pool has grown.
-    """
-
-    name = "fifo"
-
-    def decide(self, facts: Facts) -> Decision:
-        """See `Policy.decide`."""
-        shards = {fact.shard: fact.free for fact in facts.shards}
-        agents = {fact.agent: fact.free for fact in facts.agents}
-        refills = []
-        for running in facts.running:
-            usable = {agent: free for agent, free in agents.items() if agent not in running.avoid}
-            taken = _spread(usable, running.missing, running.agents)
-            for agent in taken:
-                agents[agent] -= 1
-            joined = tuple(s for s in _by_room(shards) if s not in running.barred)
-            joined = joined[: running.missing_shards]
-            for shard in joined:
-                shards[shard] -= 1
-            if taken or joined:
-                refills.append(
-                    Refill(running.job, taken, _refilled(running, taken, joined), joined)
-                )
-        starts: list[Start] = []
-        waits: list[tuple[JobId, str]] = []
-        blocked = False
-        for queued in facts.queued:
-            if too_large := _too_large(queued, facts):
-                waits.append((queued.job, too_large))
-                continue
-            if blocked:
-                waits.append((queued.job, "behind earlier jobs: first come, first served"))
-                continue
-            if obstacle := _obstacle(queued, facts, shards, agents):
-                waits.append((queued.job, obstacle))
-                blocked = True
-                continue
-            on = _by_room(shards)[: queued.shards.max]
-            at = _spread(agents, queued.workers.max, ())
-            for shard in on:
-                shards[shard] -= 1
-            for agent in at:
-                agents[agent] -= 1
-            place = "first in the queue" + (" that the pool can hold" if waits else "")
-            reason = f"{place}; {_count(len(on), 'shard')} and {_count(len(at), 'worker slot')} were free"
-            starts.append(Start(queued.job, on, at, reason))
-        return Decision(tuple(starts), tuple(refills), tuple(waits))
-
-
-POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in (Fifo(),)}
-
-
-def _by_room(free: Mapping[ShardId, int]) -> tuple[ShardId, ...]:
-    """Shards with a free slot, those with the most first."""
-    return tuple(sorted((s for s in free if free[s] > 0), key=lambda s: (-free[s], s)))
-
-
-def _refilled(running: RunningFact, taken: tuple[AgentId, ...], joined: tuple[ShardId, ...]) -> str:
-    parts = []
-    if taken:
-        parts.append(f"{len(taken)} of {running.missing} missing workers")
-    if joined:
-        parts.append(f"{len(joined)} of {running.missing_shards} missing shards")
-    return f"{' and '.join(parts)}: earliest running job that lacks any"
-
-
-def _spread(
-    free: Mapping[AgentId, int], count: int, present: tuple[AgentId, ...]
-) -> tuple[AgentId, ...]:
-    """Up to `count` slots, each on the agent with the fewest workers of the job, then with the most free slots."""
-    left = dict(free)
-    workers = {agent: present.count(agent) for agent in free}
-    taken: list[AgentId] = []
-    while len(taken) < count:
-        candidates = [agent for agent in left if left[agent] > 0]
-        if not candidates:
-            break
-        best = min(candidates, key=lambda agent: (workers[agent], -left[agent], agent))
-        left[best] -= 1
-        workers[best] += 1
-        taken.append(best)
-    return tuple(taken)
-
-
-def _too_large(job: QueuedFact, facts: Facts) -> str | None:
-    """Why a job could not start if the pool were idle, or None; not told while the pool is being discovered."""
-    if facts.settling:
-        return None
-    lacking = []
-    if (shards := sum(fact.slots > 0 for fact in facts.shards)) < job.shards.min:
-        lacking.append(f"shards (there are {shards} in all)")
-    if (slots := sum(fact.slots for fact in facts.agents)) < job.workers.min:
-        lacking.append(f"worker slots (there are {slots} in all)")
-    if not lacking:
-        return None
-    return (
-        f"{_need(job)}; the pool is too small in {' and '.join(lacking)}: start more; "
-        "later jobs go ahead meanwhile"
-    )
-
-
-def _obstacle(
-    job: QueuedFact, facts: Facts, shards: Mapping[ShardId, int], agents: Mapping[AgentId, int]
-) -> str | None:
-    """Why the head of the queue cannot start now, or None."""
-    shards_free = sum(free > 0 for free in shards.values())
-    workers_free = sum(agents.values())
-    shards_coming = sum(fact.clearing > 0 and shards[fact.shard] <= 0 for fact in facts.shards)
-    workers_coming = sum(fact.clearing for fact in facts.agents)
-    if (
-        shards_free + shards_coming < job.shards.min
-        or workers_free + workers_coming < job.workers.min
-    ):
-        return f"{_need(job)}; free now: {_count(shards_free, 'shard')} and {_count(workers_free, 'worker slot')}"
-    if facts.settling:
-        enough = shards_free >= job.shards.max and workers_free >= job.workers.max
-        return None if enough else "the scheduler has just started and is discovering the pool"
-    want_shards = min(job.shards.max, shards_free + shards_coming)
-    want_workers = min(job.workers.max, workers_free + workers_coming)
-    if shards_free < want_shards or workers_free < want_workers:
-        return "slots for it are being cleared"
-    return None
-
-
-def _need(job: QueuedFact) -> str:
-    return f"needs {_count(job.shards.min, 'shard')} and {_count(job.workers.min, 'worker slot')}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

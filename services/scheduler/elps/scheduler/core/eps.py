@@ -1,0 +1,215 @@
+"""Early feedback first, then speed: running jobs give way to newcomers, and share the rest by what they gain.
+
+1. A job that waits is given its least at once, from what is free or else from running jobs: a worker is taken where
+   the least speed is lost, a shard where there are most; never below a job's least. Jobs that have not given their
+   early feedback yet come before those that have, and are the last to be taken from. Several newcomers share what is
+   free.
+2. Who waits is served in order: nobody overtakes the head, so whoever may be served at all waits for no later one.
+3. When nobody waits, what is free goes to where it gains most: each job's speed by its number of workers is fitted from
+   what was measured (`gain`), and gains are compared as ratios, so that equal jobs come to equal sizes.
+4. When nothing is free either, a worker changes its job if what the one gains exceeds by a margin what the other loses,
+   and both have been left alone for a while: a change costs both something, and the next may be needed soon.
+"""
+
+from __future__ import annotations
+
+from elps.contracts.ids import JobId
+from elps.scheduler.core.gain import gain
+from elps.scheduler.core.places import by_room, counted, need, refilled_from, spread, too_large
+from elps.scheduler.core.policy import (
+    Decision,
+    Facts,
+    HeldFact,
+    QueuedFact,
+    Refill,
+    Resize,
+    Start,
+)
+
+LEAST_GAIN = 0.02
+"""A worker more makes a job faster by this much at least, else it stays free."""
+MARGIN = 1.25
+"""So many times what is lost has to be gained before a worker changes its job."""
+GROWS_S, MOVES_S = 1.0, 10.0
+"""A job is left alone for so long after a change of its size, before it grows and before a worker changes its job."""
+UNFED = 3.0
+"""Weight of a job that has not given its early feedback, over that of one that has."""
+
+
+class Eps:
+    """The policy; see above."""
+
+    name, resizes = "eps", True
+
+    def decide(self, facts: Facts) -> Decision:
+        """See `Policy.decide`."""
+        return _Deciding(facts).decision()
+
+
+class _Deciding:
+    """One decision in the making: what is left, and what the jobs are to have."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._shards = {fact.shard: fact.free for fact in facts.shards}
+        self._agents = {fact.agent: fact.free for fact in facts.agents}
+        self._coming = max(sum(fact.clearing for fact in facts.agents), facts.retiring)
+        self._held = {fact.job: fact for fact in facts.held}
+        self._workers = {fact.job: fact.workers for fact in facts.held}
+        self._width = {fact.job: fact.shards for fact in facts.held}
+        self._why: dict[JobId, str] = {}
+        self._starts: list[Start] = []
+        self._waits: list[tuple[JobId, str]] = []
+
+    def decision(self) -> Decision:
+        refills = self._refill()
+        waiting = self._start()
+        if waiting:
+            self._take_for(waiting)
+        elif not self._facts.settling:
+            self._grow()
+            self._level()
+        resizes = tuple(
+            Resize(job, self._workers[job], self._width[job], why) for job, why in self._why.items()
+        )
+        return Decision(tuple(self._starts), tuple(refills), resizes, tuple(self._waits))
+
+    def _refill(self) -> list[Refill]:
+        lacking = sorted(self._facts.running, key=lambda r: self._is_fed(r.job))
+        return refilled_from(self._shards, self._agents, lacking)
+
+    def _is_fed(self, job: JobId) -> bool:
+        return job in self._held and self._held[job].fed
+
+    # --- who waits ----------------------------------------------------------------------------------------------------
+
+    def _start(self) -> list[QueuedFact]:
+        """Start whoever can be started; returns the others, in order, but for those that the pool cannot hold."""
+        waiting: list[QueuedFact] = []
+        queue = []
+        for job in sorted(self._facts.queued, key=lambda q: q.fed):
+            if reason := too_large(job, self._facts):
+                self._waits.append((job.job, reason))
+            else:
+                queue.append(job)
+        for n, job in enumerate(queue):
+            shards, slots = by_room(self._shards), sum(self._agents.values())
+            if waiting or len(shards) < job.shards.min or slots < job.workers.min:
+                waiting.append(job)
+                continue
+            share = slots // (len(queue) - n)
+            agents = spread(self._agents, max(job.workers.min, min(job.workers.max, share)), ())
+            shards = shards[: job.shards.max]
+            for shard in shards:
+                self._shards[shard] -= 1
+            for agent in agents:
+                self._agents[agent] -= 1
+            what = "has given its feedback before" if job.fed else "a newcomer"
+            reason = f"{what}; {counted(len(shards), 'shard')} and {counted(len(agents), 'worker slot')} were free"
+            self._starts.append(Start(job.job, shards, agents, reason))
+        return waiting
+
+    def _take_for(self, waiting: list[QueuedFact]) -> None:
+        """Have running jobs give up what those in front of the queue need, as far as they can."""
+        free = sum(self._agents.values()) + self._coming
+        spare = sum(self._workers[j.job] - j.bounds.min for j in self._donors())
+        needed = 0
+        for n, job in enumerate(waiting):
+            if needed + job.workers.min > free + spare:
+                if n == 0:
+                    more = counted(needed + job.workers.min - free - spare, "worker slot")
+                    why = f"all jobs are at their least: {more} more must be added or given back"
+                    self._waits.append((job.job, f"{need(job)}; {why}"))
+                behind = "behind earlier jobs, and all others are at their least"
+                self._waits += [(w.job, behind) for w in waiting[max(n, 1) :]]
+                break
+            needed += job.workers.min
+            self._waits.append((job.job, f"{need(job)}; running jobs give way to it"))
+        for _ in range(max(0, needed - free)):
+            self._give_up_worker(waiting[0].job)
+        if needed:
+            self._give_up_shards(waiting[0])
+
+    def _donors(self) -> list[HeldFact]:
+        return [j for j in self._held.values() if j.movable]
+
+    def _give_up_worker(self, to: JobId) -> None:
+        able = [j for j in self._donors() if self._workers[j.job] > j.bounds.min]
+        donor = min(able, key=lambda j: (not j.fed, self._loss(j), j.job))
+        self._resize(donor, -1, f"gives way to {to}")
+
+    def _give_up_shards(self, to: QueuedFact) -> None:
+        """Slots of different shards are needed; whose shard becomes free shows itself when it is."""
+        clearing = sum(f.clearing > 0 and self._shards[f.shard] <= 0 for f in self._facts.shards)
+        there = len(by_room(self._shards)) + max(clearing, self._facts.shards_moving)
+        for _ in range(to.shards.min - there):
+            able = [j for j in self._donors() if self._width[j.job] > j.shard_bounds.min]
+            if not able:
+                return
+            donor = min(able, key=lambda j: (not j.fed, -self._width[j.job], j.job))
+            self._width[donor.job] -= 1
+            self._why[donor.job] = f"gives way to {to.job}"
+
+    # --- the others ---------------------------------------------------------------------------------------------------
+
+    def _grow(self) -> None:
+        """Give what is free to whoever gains most by it."""
+        for _ in range(sum(self._agents.values())):
+            able = [j for j in self._receivers(GROWS_S) if self._gain(j) > LEAST_GAIN]
+            if not able:
+                break
+            best = max(able, key=lambda j: (self._gain(j), j.job))
+            self._resize(best, 1, "a slot is free")
+        for job in self._held.values():
+            if not (job.movable and job.calm_s >= MOVES_S and not self._why.get(job.job)):
+                continue
+            if self._width[job.job] < job.shard_bounds.max and job.room:
+                self._width[job.job] += 1
+                self._why[job.job] = "a shard is free"
+                return
+
+    def _level(self) -> None:
+        """Let one worker change its job, if that pays."""
+        able = [j for j in self._receivers(MOVES_S) if j.job not in self._why]
+        donors = [
+            j
+            for j in self._donors()
+            if self._workers[j.job] > j.bounds.min
+            and j.calm_s >= MOVES_S
+            and j.job not in self._why
+        ]
+        if sum(self._agents.values()) or self._coming or not able or not donors:
+            return
+        to = max(able, key=lambda j: (self._gain(j), j.job))
+        donor = min(donors, key=lambda j: (self._loss(j), j.job))
+        if to.job != donor.job and self._gain(to) > MARGIN * self._loss(donor) + LEAST_GAIN:
+            self._resize(donor, -1, f"{to.job} gains more by it")
+            self._resize(to, 1, f"gains more by it than {donor.job}")
+
+    def _receivers(self, calm_s: float) -> list[HeldFact]:
+        lacking = {r.job for r in self._facts.running if r.missing}
+        return [
+            j
+            for j in self._donors()
+            if self._workers[j.job] < j.bounds.max
+            and j.job not in lacking
+            and (j.calm_s >= calm_s or not j.fed)
+        ]
+
+    def _weight(self, job: HeldFact) -> float:
+        return job.weight * (1.0 if job.fed else UNFED)
+
+    def _gain(self, job: HeldFact) -> float:
+        """Of a worker more."""
+        now = self._workers[job.job]
+        return self._weight(job) * gain(job.rates, now, now + 1)
+
+    def _loss(self, job: HeldFact) -> float:
+        """By a worker fewer."""
+        now = self._workers[job.job]
+        return self._weight(job) * gain(job.rates, now - 1, now)
+
+    def _resize(self, job: HeldFact, by: int, why: str) -> None:
+        self._workers[job.job] += by
+        before = self._why.get(job.job)
+        self._why[job.job] = why if before in (None, why) else f"{before}; {why}"

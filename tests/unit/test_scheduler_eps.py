@@ -1,0 +1,339 @@
+"""Early feedback first: who gives way to whom, and how the rest is shared."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scheduler_desk import Desk
+from scheduler_walks import walk
+
+from elps.contracts.codec import parse_job
+from elps.contracts.ids import AgentId, JobId, ShardId
+from elps.contracts.job import Pool as Size
+from elps.contracts.state import JobRecord, JobState, Progress
+from elps.scheduler.core.core import Core
+from elps.scheduler.core.eps import Eps
+from elps.scheduler.core.feedback import given as feedback_of
+from elps.scheduler.core.gain import Speeds, gain, time_s
+from elps.scheduler.core.policy import AgentFact, Facts, HeldFact, QueuedFact, ShardFact
+
+PLENTY = tuple(ShardFact(ShardId(f"s{n}"), 9, 9, 0) for n in range(3))
+LINEAR = tuple((n, float(n)) for n in (1, 2, 4))
+NO_USE = ((1, 1.0), (2, 1.0), (4, 1.0))
+"""Rates that do not grow with the workers."""
+
+
+def queued(job: str, least: int = 1, most: int = 1, **fields: Any) -> QueuedFact:
+    return QueuedFact(JobId(job), Size(min=1, max=1), Size(min=least, max=most), **fields)
+
+
+def held(job: str, workers: int, least: int = 1, most: int = 8, **fields: Any) -> HeldFact:
+    more = {"fed": True, "calm_s": 100.0, **fields}
+    return HeldFact(JobId(job), workers, Size(min=least, max=most), 1, Size(min=1, max=1), **more)
+
+
+def facts(slots: int, free: int, *jobs: QueuedFact | HeldFact, **fields: Any) -> Facts:
+    return Facts(
+        shards=fields.pop("shards", PLENTY),
+        agents=tuple(AgentFact(AgentId(f"a{n}"), 1, int(n < free), 0) for n in range(slots)),
+        queued=tuple(j for j in jobs if isinstance(j, QueuedFact)),
+        running=(),
+        held=tuple(j for j in jobs if isinstance(j, HeldFact)),
+        **fields,
+    )
+
+
+def sizes(decided: Facts) -> dict[str, int]:
+    """What jobs are to have after a decision."""
+    decision = Eps().decide(decided)
+    return {
+        **{j.job: j.workers for j in decided.held},
+        **{r.job: r.workers for r in decision.resizes},
+        **{s.job: len(s.agents) for s in decision.starts},
+    }
+
+
+# --- newcomers --------------------------------------------------------------------------------------------------------
+
+
+def test_a_newcomer_takes_what_is_free_and_nobody_gives_way() -> None:
+    assert sizes(facts(6, 2, held("old", 4), queued("new", 1, 8))) == {"old": 4, "new": 2}
+
+
+def test_a_full_cluster_gives_way_to_a_newcomer() -> None:
+    decided = facts(4, 0, held("old", 4), queued("new", 1, 8))
+    assert sizes(decided) == {"old": 3}
+    decision = Eps().decide(decided)
+    assert decision.resizes[0].reason == "gives way to new"
+    assert dict(decision.waits)[JobId("new")].endswith("running jobs give way to it")
+
+
+def test_who_loses_least_gives_way() -> None:
+    jobs = held("scales", 4, rates=LINEAR), held("wastes", 4, rates=NO_USE)
+    assert sizes(facts(8, 0, *jobs, queued("new"))) == {"scales": 4, "wastes": 3}
+    weighty = held("scales", 4, rates=LINEAR), held("same", 4, rates=LINEAR, weight=3.0)
+    assert sizes(facts(8, 0, *weighty, queued("new"))) == {"scales": 3, "same": 4}
+
+
+def test_jobs_without_feedback_give_way_last() -> None:
+    jobs = held("young", 4, fed=False, rates=NO_USE), held("old", 2, rates=LINEAR)
+    assert sizes(facts(6, 0, *jobs, queued("new"))) == {"young": 4, "old": 1}
+
+
+def test_nobody_falls_below_its_least_and_a_pinned_job_stays_as_it_is() -> None:
+    jobs = held("least", 2, least=2), held("pinned", 3, least=3, most=3)
+    decided = facts(5, 0, *jobs, queued("new"), queued("next"))
+    assert Eps().decide(decided).resizes == ()
+    waits = dict(Eps().decide(decided).waits)
+    assert "all jobs are at their least: 1 worker slot more" in waits[JobId("new")]
+    assert waits[JobId("next")] == "behind earlier jobs, and all others are at their least"
+
+
+def test_a_job_that_cannot_be_resized_now_is_left_alone() -> None:
+    jobs = held("starts", 4, movable=False), held("old", 2)
+    assert sizes(facts(6, 0, *jobs, queued("new"))) == {"starts": 4, "old": 1}
+
+
+def test_what_is_on_its_way_is_not_taken_twice_however_long_it_takes() -> None:
+    decided = facts(4, 0, held("old", 3), queued("new"), retiring=1)
+    assert Eps().decide(decided).resizes == ()
+
+
+def test_several_newcomers_share_what_is_free_and_are_given_way_to_at_once() -> None:
+    free = facts(6, 6, queued("a", 1, 8), queued("b", 1, 8), queued("c", 2, 8))
+    assert sizes(free) == {"a": 2, "b": 2, "c": 2}
+    full = facts(8, 0, held("old", 8), queued("a"), queued("b"), queued("c", 2, 2))
+    assert sizes(full) == {"old": 4}
+
+
+def test_the_head_is_not_overtaken_and_jobs_with_feedback_come_after_newcomers() -> None:
+    decided = facts(3, 1, held("old", 2, least=2), queued("big", 2, 2), queued("small"))
+    assert [s.job for s in Eps().decide(decided).starts] == []
+    decided = facts(1, 1, queued("again", fed=True), queued("new"))
+    assert [s.job for s in Eps().decide(decided).starts] == ["new"]
+
+
+def test_shards_are_given_up_too() -> None:
+    taken = tuple(ShardFact(ShardId(f"s{n}"), 1, 0, 0) for n in range(2))
+    wide = HeldFact(
+        JobId("wide"), 1, Size(min=1, max=1), 2, Size(min=1, max=2), fed=True, calm_s=100.0
+    )
+    decided = facts(2, 1, wide, queued("new"), shards=taken)
+    (resize,) = Eps().decide(decided).resizes
+    assert (resize.job, resize.workers, resize.shards) == ("wide", 1, 1)
+    moving = facts(2, 1, wide, queued("new"), shards=taken, shards_moving=1)
+    assert Eps().decide(moving).resizes == ()
+
+
+# --- the rest ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_free_goes_where_it_gains_most_and_equal_jobs_come_to_equal_sizes() -> None:
+    jobs = held("a", 1, rates=LINEAR), held("b", 3, rates=LINEAR), held("c", 1, rates=NO_USE)
+    assert sizes(facts(9, 4, *jobs)) == {"a": 4, "b": 4, "c": 1}
+
+
+def test_who_has_no_use_for_a_slot_gets_none() -> None:
+    assert sizes(facts(4, 3, held("c", 1, rates=NO_USE))) == {"c": 1}
+
+
+def test_a_worker_changes_its_job_only_if_that_pays_and_both_are_calm() -> None:
+    uneven = held("a", 1, rates=LINEAR), held("b", 5, rates=LINEAR)
+    assert sizes(facts(6, 0, *uneven)) == {"a": 2, "b": 4}
+    assert sizes(facts(7, 0, held("a", 3, rates=LINEAR), held("b", 4, rates=LINEAR))) == {
+        "a": 3,
+        "b": 4,
+    }
+    just_now = held("a", 1, rates=LINEAR, calm_s=2.0), held("b", 5, rates=LINEAR)
+    assert sizes(facts(6, 0, *just_now)) == {"a": 1, "b": 5}
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.sampled_from([LINEAR, NO_USE, ()])), max_size=5),
+    st.integers(0, 6),
+)
+@settings(max_examples=200, deadline=None)
+def test_sizes_come_to_rest(jobs: list[tuple[int, Any]], free: int) -> None:
+    """Nothing is undone without a reason: applied again and again, decisions end."""
+    slots = sum(n for n, _ in jobs) + free
+    now = {f"j{i}": n for i, (n, _) in enumerate(jobs)}
+    for _ in range(60):
+        left = slots - sum(now.values())
+        assert left >= 0
+        found = sizes(
+            facts(
+                slots,
+                left,
+                *(held(f"j{i}", now[f"j{i}"], rates=r) for i, (_, r) in enumerate(jobs)),
+            )
+        )
+        if found == now:
+            return
+        now = found
+    raise AssertionError(f"still changing: {now}")
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), max_size=4),
+    st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    st.integers(0, 5),
+)
+@settings(max_examples=300, deadline=None)
+def test_whoever_can_be_served_at_all_is_served(
+    jobs: list[tuple[int, int]], wishes: list[int], free: int
+) -> None:
+    """The head waits only if all others are at their least; decisions never give more than there is."""
+    running = [held(f"j{i}", least + more, least=least) for i, (least, more) in enumerate(jobs)]
+    slots = sum(j.workers for j in running) + free
+    new = [queued(f"q{i}", n, n) for i, n in enumerate(wishes)]
+    decided = facts(slots, free, *running, *new)
+    decision = Eps().decide(decided)
+    after = sizes(decided)
+    assert sum(after.values()) <= slots
+    assert all(after[j.job] >= j.bounds.min for j in running)
+    started = {s.job for s in decision.starts}
+    head = next((q for q in new if q.job not in started and q.workers.min <= slots), None)
+    if head is not None:
+        given_up = sum(j.workers for j in running) - sum(after[j.job] for j in running)
+        at_least = all(after[j.job] == j.bounds.min for j in running)
+        left = free - sum(len(s.agents) for s in decision.starts)
+        spare = sum(j.workers - j.bounds.min for j in running)
+        assert left + given_up >= head.workers.min or left + spare < head.workers.min or at_least
+
+
+# --- what is measured -------------------------------------------------------------------------------------------------
+
+
+def test_speeds_are_measured_by_number_of_workers() -> None:
+    speeds = Speeds()
+    for at in range(10):
+        speeds.seen(float(at), at * 10, 2)
+    for at in range(10, 20):
+        speeds.seen(float(at), 90 + (at - 9) * 20, 4)
+    assert speeds.rates == ((2, pytest.approx(10.0)), (4, pytest.approx(20.0)))
+    speeds.seen(20.0, 5, 4)  # gone back
+    speeds.seen(21.0, 25, 4)
+    assert speeds.rates[1][1] == pytest.approx(20.0)
+    speeds.seen(22.0, 25, 0)
+    assert len(speeds.rates) == 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.floats(allow_nan=True)), max_size=5))
+def test_a_gain_is_a_number_whatever_was_measured(rates: list[tuple[int, float]]) -> None:
+    found = gain(rates, 1, 2)
+    assert math.isfinite(found)
+    assert 0 <= found <= math.log(2) + 1e-9
+
+
+def test_the_model_finds_what_it_was_made_of() -> None:
+    rates = [(n, 1 / (0.2 + 0.8 / n)) for n in (1, 2, 4)]
+    assert time_s(rates, 8) == pytest.approx(0.3)
+    assert gain(rates, 4, 8) == pytest.approx(math.log(0.4 / 0.3))
+
+
+@pytest.mark.parametrize(
+    ("wish", "progress", "found"),
+    [
+        ({}, {"iteration": 9}, ""),
+        ({}, {"metrics_iteration": 4, "metrics": {"loss": None}}, "evaluated at iteration 4"),
+        ({}, {"passes": 1.0}, "a pass over the data"),
+        ({"iterations": 5}, {"iteration": 4, "metrics_iteration": 4}, ""),
+        ({"iterations": 5}, {"iteration": 5}, "5 iterations"),
+        ({"seconds": 2.0}, {"training_s": 2.5}, "2.5 s of training"),
+        ({"passes": 0.5, "seconds": 99.0}, {"passes": 0.5}, "0.5 passes"),
+    ],
+)
+def test_feedback_is_what_the_job_says_it_is(
+    wish: dict[str, Any], progress: dict[str, Any], found: str
+) -> None:
+    document = parse_job({"id": "j", "task": "linear", "iterations": 9, "feedback": wish})
+    record = JobRecord(
+        id=JobId("j"), document=document, state=JobState.RUNNING, reason="", seq=1,
+        submitted_at=0.0, changed_at=0.0, progress=Progress(**progress),
+    )  # fmt: skip
+    assert feedback_of(record) == found
+
+
+# --- in the scheduler -------------------------------------------------------------------------------------------------
+
+
+class Crowd(Desk):
+    """A scheduler with this policy, one shard and some agents of one slot, and leaders that work."""
+
+    def __init__(self, agents: int) -> None:
+        super().__init__()
+        self.core = Core([], self.now, policy=Eps())
+        self.wait(3)
+        self.shard()
+        for n in range(agents):
+            self.agent(f"a{n}")
+        self.done: dict[str, Progress] = {}
+
+    def go(self, seconds: float) -> None:
+        """Everybody does as told, and says so."""
+        for _ in range(round(seconds)):
+            jobs = [j for j, r in self.core.book.records.items() if r.allocation is not None]
+            workers = {w: (j, a) for j in jobs for w, a in self.workers(j).items()}
+            for agent in list(self.agents):
+                there = [self.trainer(w, job=j) for w, (j, a) in workers.items() if a == agent]
+                self.agents[agent]["trainers"] = there
+            self.shards["s1"]["jobs"] = [
+                self.hosts(
+                    job, phase="running", ready=list(self.workers(job)), holders=[ShardId("s1")],
+                    obeys=9, progress=self.done.get(job, Progress(iteration=1)),
+                )
+                for job in jobs
+            ]  # fmt: skip
+            self.wait(1)
+
+    def sizes(self) -> dict[str, int]:
+        return {
+            job: len(record.allocation.workers)
+            for job, record in self.core.book.records.items()
+            if record.allocation is not None
+        }
+
+
+def test_a_newcomer_trains_soon_on_a_full_cluster_and_the_rest_is_shared_out_again() -> None:
+    crowd = Crowd(4)
+    crowd.submit("old", workers={"min": 1, "max": 4})
+    crowd.go(3)
+    assert crowd.sizes() == {"old": 4}
+    crowd.done["old"] = Progress(iteration=50, metrics_iteration=40, metrics={"accuracy": 0.5})
+    crowd.go(1)
+    assert crowd.record("old").fed_at is not None
+    assert "feedback" in crowd.events()
+    crowd.submit("new", workers={"min": 1, "max": 4})
+    crowd.go(3)
+    assert crowd.sizes() == {"old": 3, "new": 1}
+    assert crowd.state("new") is JobState.RUNNING
+    crowd.go(15)
+    assert crowd.sizes() == {"old": 2, "new": 2}
+    crowd.ask("kill", "new")
+    crowd.go(4)
+    assert crowd.sizes() == {"old": 4}
+
+
+def test_feedback_is_told_once_and_kept() -> None:
+    crowd = Crowd(1)
+    crowd.submit("j", feedback={"iterations": 10})
+    crowd.go(2)
+    assert "feedback" not in crowd.events()
+    crowd.done["j"] = Progress(iteration=10, loss=float("nan"))
+    crowd.go(3)
+    assert crowd.events().count("feedback") == 1
+    assert crowd.record("j").fed_at is not None
+
+
+@pytest.mark.timeout(300)
+def test_any_sequence_of_failures_ends_with_all_jobs_ended_and_all_slots_free() -> None:
+    for seed in range(60):
+        try:
+            walk(seed, 80, Eps())
+        except BaseException:
+            print(f"failed: walk({seed}, 80, Eps())")
+            raise
