@@ -102,6 +102,8 @@ def _training(job: JobSummary) -> Iterator[tuple[str, str]]:
         yield "evaluated", plain(metrics_text(job.metrics)) + at
     if job.samples_per_s is not None:
         yield "speed", f"{figures.rate(job.samples_per_s)}, {figures.seconds(job.time_left_s)} left"
+    if job.fed_at is not None and job.submitted_at is not None:
+        yield "feedback", f"{figures.seconds(job.fed_at - job.submitted_at)} after it was submitted"
     if job.training_s:
         yield "trained for", figures.seconds(job.training_s)
     yield "checkpoint", f"iteration {job.checkpoint}" if job.checkpoint is not None else "none yet"

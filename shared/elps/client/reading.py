@@ -52,6 +52,8 @@ class JobSummary(msgspec.Struct, frozen=True, kw_only=True):
     replicas: str = ""
     """Which partitions are on their way, for people; empty while none is."""
     submitted_at: float | None = None
+    fed_at: float | None = None
+    """When it had given its early feedback."""
     changed_at: float | None = None
     started_at: float | None = None
     ended_at: float | None = None

@@ -240,6 +240,7 @@ def _job(found: Job, reason_characters: int | None) -> views.JobView:
         "replicas": led.replicas if led is not None else "",
         "holders": list(led.holders) if led is not None else [],
         "submitted_at": record.submitted_at if record is not None else None,
+        "fed_at": record.fed_at if record is not None else None,
         "changed_at": record.changed_at if record is not None else None,
         "started_at": record.started_at if record is not None else None,
         "ended_at": record.ended_at if record is not None else None,

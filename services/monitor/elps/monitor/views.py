@@ -54,6 +54,8 @@ class JobView(TypedDict):
     holders: list[str]
     """Shards that hold partitions."""
     submitted_at: float | None
+    fed_at: float | None
+    """When it had given its early feedback."""
     changed_at: float | None
     started_at: float | None
     ended_at: float | None

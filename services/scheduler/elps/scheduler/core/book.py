@@ -162,6 +162,7 @@ class Book:
         ] = {}  #: killed jobs whose keys are to go once no shard can write any
         self.started_at = now.mono  #: forgiven like all deadlines after deafness
         self.asked_at = -math.inf  #: when the policy was last asked although no job wanted anything
+        self.resizes = False  #: the policy changes the size of jobs that run
         self.echo_at: float | None = None  #: when the own heartbeat last came back
         self.attempts = 0
         self.probed: dict[ShardId, float] = {}  #: shards: when they were last, monotonic

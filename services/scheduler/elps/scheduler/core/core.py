@@ -61,6 +61,7 @@ class Core:
         self.bounds = bounds or Bounds()
         self.policy: Policy = policy or Fifo()
         self.book = Book(records, reserved, now, self.bounds)
+        self.book.resizes = self.policy.resizes
         self._said: dict[Topic, tuple[ShardCommand | AgentCommand, float]] = {}
         #: what is being repeated, and when it was last said
 

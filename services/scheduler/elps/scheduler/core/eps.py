@@ -1,9 +1,9 @@
 """Early feedback first, then speed: running jobs give way to newcomers, and share the rest by what they gain.
 
 1. A job that waits is given its least at once, from what is free or else from running jobs: a worker is taken where
-   the least speed is lost, a shard where there are most; never below a job's least. Jobs that have not given their
-   early feedback yet come before those that have, and are the last to be taken from. Several newcomers share what is
-   free.
+   the least speed is lost, a shard where there are most; never below a job's least. As much more as would be its fair
+   share comes from jobs that have given their early feedback and have more than theirs. Jobs without feedback come
+   before the others, and are the last to be taken from. Several newcomers share what is free.
 2. Who waits is served in order: nobody overtakes the head, so whoever may be served at all waits for no later one.
 3. When nobody waits, what is free goes to where it gains most: each job's speed by its number of workers is fitted from
    what was measured (`gain`), and gains are compared as ratios, so that equal jobs come to equal sizes.
@@ -113,7 +113,7 @@ class _Deciding:
         """Have running jobs give up what those in front of the queue need, as far as they can."""
         free = sum(self._agents.values()) + self._coming
         spare = sum(self._workers[j.job] - j.bounds.min for j in self._donors())
-        needed = 0
+        needed = wished = 0
         for n, job in enumerate(waiting):
             if needed + job.workers.min > free + spare:
                 if n == 0:
@@ -124,19 +124,38 @@ class _Deciding:
                 self._waits += [(w.job, behind) for w in waiting[max(n, 1) :]]
                 break
             needed += job.workers.min
+            wished += max(0, min(job.workers.max, self._fair(len(waiting))) - job.workers.min)
             self._waits.append((job.job, f"{need(job)}; running jobs give way to it"))
-        for _ in range(max(0, needed - free)):
-            self._give_up_worker(waiting[0].job)
+        for n in range(max(0, needed + wished - free)):
+            more_than_fair = self._fair(len(waiting)) if n >= needed - free else 0
+            if not self._give_up_worker(waiting[0].job, more_than_fair):
+                break
         if needed:
             self._give_up_shards(waiting[0])
 
     def _donors(self) -> list[HeldFact]:
         return [j for j in self._held.values() if j.movable]
 
-    def _give_up_worker(self, to: JobId) -> None:
-        able = [j for j in self._donors() if self._workers[j.job] > j.bounds.min]
+    def _fair(self, newcomers: int) -> int:
+        """Worker slots of each job, if all had the same."""
+        slots = sum(fact.slots for fact in self._facts.agents)
+        return slots // (len(self._held) + len(self._starts) + newcomers)
+
+    def _give_up_worker(self, to: JobId, above: int) -> bool:
+        """Take one from a job that has more than its least, and more than so many; False if none has.
+
+        What a newcomer is given beyond its least is taken only from jobs that have given their feedback.
+        """
+        able = [
+            j
+            for j in self._donors()
+            if self._workers[j.job] > max(j.bounds.min, above) and (j.fed or not above)
+        ]
+        if not able:
+            return False
         donor = min(able, key=lambda j: (not j.fed, self._loss(j), j.job))
         self._resize(donor, -1, f"gives way to {to}")
+        return True
 
     def _give_up_shards(self, to: QueuedFact) -> None:
         """Slots of different shards are needed; whose shard becomes free shows itself when it is."""
@@ -190,8 +209,9 @@ class _Deciding:
         lacking = {r.job for r in self._facts.running if r.missing}
         return [
             j
-            for j in self._donors()
-            if self._workers[j.job] < j.bounds.max
+            for j in self._held.values()
+            if j.growable
+            and self._workers[j.job] < j.bounds.max
             and j.job not in lacking
             and (j.calm_s >= calm_s or not j.fed)
         ]

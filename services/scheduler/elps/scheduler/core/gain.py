@@ -50,8 +50,8 @@ class Speeds:
 
 def time_s(rates: Rates, workers: int) -> float:
     """Seconds of an iteration with so many workers; in any unit while nothing was measured."""
-    known = [(n, 1 / rate) for n, rate in rates if n > 0 and SLOWEST < rate < FASTEST]
-    fixed, shared = _fitted(known)
+    known = {n: 1 / rate for n, rate in rates if n > 0 and SLOWEST < rate < FASTEST}
+    fixed, shared = _fitted(sorted(known.items()))
     return fixed + shared / max(workers, 1)
 
 

@@ -156,7 +156,7 @@ def _held(book: Book, now: Moment) -> tuple[HeldFact, ...]:
     claims, out = book.claims(), []
     for record, allocation, live, reign in book.holding():
         workers, shards, pinned = record.document.workers, record.document.shards, record.pinned
-        settled = reign.begun_at is not None and reign.lead is not None
+        runs = book.goal(record.id) == "run" and live.succession is None
         others = [s for s in book.pool.shards if s not in allocation.shards]
         out.append(
             HeldFact(
@@ -170,7 +170,8 @@ def _held(book: Book, now: Moment) -> tuple[HeldFact, ...]:
                 rates=live.speeds.rates,
                 room=sum(book.pool.free(s, claims) > 0 for s in others),
                 calm_s=now.mono - live.resized_at,
-                movable=settled and book.goal(record.id) == "run" and live.succession is None,
+                movable=runs and reign.begun_at is not None and reign.lead is not None,
+                growable=runs,
             )
         )
     return tuple(out)

@@ -65,7 +65,9 @@ class HeldFact:
     calm_s: float = 0.0
     """Since its size was last changed."""
     movable: bool = True
-    """It trains and can be resized now."""
+    """It trains, and can give something up now."""
+    growable: bool = True
+    """It trains or is starting, and can be given more."""
 
 
 @dataclass(frozen=True)

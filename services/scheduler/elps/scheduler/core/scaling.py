@@ -77,6 +77,8 @@ def said(pinned: Pinned) -> str:
 def _outlook(book: Book, record: JobRecord) -> str:
     allocation, pinned = record.allocation, record.pinned
     if pinned == Pinned():
+        if book.resizes:
+            return "the job grows and shrinks with what it gains, and gives way to newcomers"
         return "first come, first served resizes no job that runs: it keeps what it has until it starts anew"
     if allocation is None:
         when = "once it is resumed" if record.state is JobState.PAUSED else "when its turn has come"
