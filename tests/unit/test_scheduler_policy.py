@@ -122,8 +122,8 @@ def test_a_job_waits_for_slots_that_are_being_cleared_rather_than_come_out_small
 
 def test_while_members_are_discovered_only_jobs_that_get_their_most_are_started() -> None:
     wide, narrow = queued("j", (1, 2)), queued("j", (1, 1))
-    assert not Fifo().decide(Facts(shards(1), agents(1), (wide,), (), True)).starts
-    assert Fifo().decide(Facts(shards(1), agents(1), (narrow,), (), True)).starts
+    assert not Fifo().decide(Facts(shards(1), agents(1), (wide,), (), settling=True)).starts
+    assert Fifo().decide(Facts(shards(1), agents(1), (narrow,), (), settling=True)).starts
     assert Fifo().decide(Facts(shards(1), agents(1), (wide,), ())).starts
 
 
@@ -147,7 +147,7 @@ def test_a_decision_never_gives_more_than_is_free_and_never_less_than_the_least(
 ) -> None:
     jobs = tuple(queued(f"q{n}", w, s) for n, (w, s) in enumerate(wanted))
     running = tuple(RunningFact(JobId(f"r{n}"), m, (), ()) for n, m in enumerate(missing))
-    facts = Facts(shards(*free_shards), agents(*free_agents), jobs, running, settling)
+    facts = Facts(shards(*free_shards), agents(*free_agents), jobs, running, settling=settling)
     decision = Fifo().decide(facts)
     assert decision == Fifo().decide(facts)
     given_agents = [a for s in decision.starts for a in s.agents]
