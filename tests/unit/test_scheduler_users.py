@@ -127,7 +127,24 @@ def test_the_keys_of_a_killed_job_go_once_its_shards_have_dropped_it() -> None:
     desk.ask("kill")
     assert not [c for c in desk.out if isinstance(c, RemoveKeys)]
     desk.shard(jobs=[])
-    assert [c.job for c in desk.out if isinstance(c, RemoveKeys)] == ["j"]
+    assert [c for c in desk.out if isinstance(c, RemoveKeys)] == [RemoveKeys(JobId("j"), all=True)]
+
+
+def test_what_a_shard_writes_for_a_job_that_has_ended_meanwhile_goes_once_it_has_dropped_it() -> (
+    None
+):
+    desk = Desk()
+    desk.start()
+    zombie = desk.hosts(phase="running")
+    desk.shard(jobs=[desk.hosts(phase="finished")])
+    assert desk.state() is JobState.FINISHED
+    desk.shard(jobs=[])
+    strays = RemoveKeys(JobId("j"), all=False)
+    assert [c for c in desk.out if isinstance(c, RemoveKeys)] == [strays]
+    desk.shard("s9", jobs=[zombie])
+    assert [c for c in desk.out if isinstance(c, RemoveKeys)] == [strays]
+    desk.shard("s9", jobs=[])
+    assert [c for c in desk.out if isinstance(c, RemoveKeys)] == [strays, strays]
 
 
 def test_the_next_job_starts_when_the_slots_of_the_killed_one_are_seen_to_be_free() -> None:

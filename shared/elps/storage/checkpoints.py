@@ -101,7 +101,12 @@ async def publish(store: Store, manifest: Manifest) -> None:
     old = [m.name for m in kept[KEPT:]]
     if old:
         await store.hash_delete(key, old)
-    await _sweep(store, manifest.job, {m.name for m in kept[:KEPT]}, older_than=_age(manifest.name))
+    await _sweep(store, manifest.job, {m.name for m in kept[:KEPT]}, _age(manifest.name))
+
+
+async def sweep(store: Store, job: JobId) -> int:
+    """Remove the chunks of all checkpoints without a manifest; returns how many. Nobody may be writing one."""
+    return await _sweep(store, job, set(await store.hash_all(manifests_key(job))))
 
 
 async def all_manifests(store: Store, job: JobId) -> list[Manifest]:
@@ -197,8 +202,10 @@ def _age(name: str) -> tuple[int, ...]:
         return ()
 
 
-async def _sweep(store: Store, job: JobId, kept: set[str], older_than: tuple[int, ...]) -> None:
-    """Remove chunks of checkpoints that are not kept and older than one's own.
+async def _sweep(
+    store: Store, job: JobId, kept: set[str], older_than: tuple[int, ...] | None = None
+) -> int:
+    """Remove chunks of checkpoints that are not kept, of those only that are older than one's own; returns how many.
 
     A leader whose time is over must not sweep away what a later one is writing.
     """
@@ -206,9 +213,10 @@ async def _sweep(store: Store, job: JobId, kept: set[str], older_than: tuple[int
     gone = []
     async for key in store.scan(prefix):
         name = key[len(prefix) :].split(":", 1)[0]
-        if name not in kept and _age(name) < older_than:
+        if name not in kept and (older_than is None or _age(name) < older_than):
             gone.append(key)
     await store.delete(gone)
+    return len(gone)
 
 
 __all__: Sequence[str] = (
@@ -224,6 +232,7 @@ __all__: Sequence[str] = (
     "newest",
     "publish",
     "read_manifest",
+    "sweep",
     "write_manifest",
     "write_partition",
 )

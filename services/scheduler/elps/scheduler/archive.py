@@ -18,6 +18,7 @@ from elps.contracts.errors import InvalidDocument, RetryLater
 from elps.contracts.ids import JobId, id_problem
 from elps.contracts.state import JobRecord
 from elps.scheduler.core.events import AskTerm, TermGranted
+from elps.storage import checkpoints
 from elps.storage.port import Store
 
 log = structlog.get_logger(__name__)
@@ -80,6 +81,12 @@ class Archive:
         """Remove all keys of a job; its record is not among them."""
         removed = await self._insist("remove keys", lambda: self._remove(topology.job_prefix(job)))
         log.info("keys_removed", job=job, keys=removed)
+
+    async def remove_strays(self, job: JobId) -> None:
+        """Remove what was written for checkpoints of a job that never became valid."""
+        removed = await self._insist("remove strays", lambda: checkpoints.sweep(self._store, job))
+        if removed:
+            log.info("strays_removed", job=job, keys=removed)
 
     async def jobs_with_keys(self) -> list[JobId]:
         """Jobs of which there are keys other than the record."""

@@ -67,7 +67,7 @@ class Outbox:
             maxlen=EVENTS_HELD
         )  #: whose records are stored: to be published
         self._events: list[JobEvent] = []  #: whose records may not be stored yet
-        self._removals: dict[JobId, None] = {}
+        self._removals: dict[JobId, bool] = {}  #: whether all keys of a job go
         self._waiting: dict[Request, asyncio.Future[Reply]] = {}  #: who waits for which answer
         self._wake, self._wake_events, self._wake_removals = (
             asyncio.Event(),
@@ -93,8 +93,8 @@ class Outbox:
                     self._ask(command)
                 case Probe():
                     self._probe(command)
-                case RemoveKeys(job=job):
-                    self._removals[job] = None
+                case RemoveKeys():
+                    self._removals[command.job] = command.all
                 case Note(what=what, fields=fields, warning=warning):
                     (log.warning if warning else log.info)(what, **dict(fields))
         self._wake.set()
@@ -234,5 +234,7 @@ class Outbox:
             self._wake_removals.clear()
             while self._removals:
                 job = next(iter(self._removals))
-                del self._removals[job]
-                await self._archive.remove_keys(job)
+                if self._removals.pop(job):
+                    await self._archive.remove_keys(job)
+                else:
+                    await self._archive.remove_strays(job)

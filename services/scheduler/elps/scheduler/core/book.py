@@ -159,7 +159,7 @@ class Book:
         self.suspended_until = now.mono  #: then the stack is still up, and goes on
         self.cleanup: dict[
             JobId, None
-        ] = {}  #: killed jobs whose keys are to go once no shard can write any
+        ] = {}  #: ended jobs: what of their keys is not to stay goes once no shard can write any
         self.started_at = now.mono  #: forgiven like all deadlines after deafness
         self.asked_at = -math.inf  #: when the policy was last asked although no job wanted anything
         self.resizes = False  #: the policy changes the size of jobs that run
@@ -268,7 +268,6 @@ class Book:
         self.update(record, now)
         if record.state.ended:
             del self.live[job]
-        if record.state is JobState.KILLED:
             self.cleanup[job] = None
         self._publish(record, record.state.value, record.reason, record.changed_at, record.state)
         return record

@@ -162,9 +162,10 @@ class Probe:
 
 @dataclass(frozen=True)
 class RemoveKeys:
-    """Remove all that the store holds of a job but its record."""
+    """Remove what the store holds of an ended job but its record: all of it, or what no checkpoint needs."""
 
     job: JobId
+    all: bool
 
 
 @dataclass(frozen=True)

@@ -309,4 +309,5 @@ def _clean_up(book: Book) -> None:
     for job in list(book.cleanup):
         if not book.pool.reported_by_shards(job):
             del book.cleanup[job]
-            book.out.append(RemoveKeys(job))
+            killed = book.records[job].state is JobState.KILLED
+            book.out.append(RemoveKeys(job, all=killed))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from elps.contracts.epoch import Term
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.messages import AgentBeat, HostedJob, Refusal, ShardBeat, TrainerStatus
-from elps.contracts.state import Allocation, JobRecord, JobState
+from elps.contracts.state import Allocation, JobRecord
 from elps.scheduler.core import resizing, succession, suspicion
 from elps.scheduler.core.book import Book, Live, Reign
 from elps.scheduler.core.events import MemberId, Moment, ShardRefused
@@ -51,8 +51,8 @@ def _term(hosted: HostedJob | None) -> Term | None:
 
 def _hosted(book: Book, shard: ShardId, hosted: HostedJob, now: Moment) -> None:
     record, live = book.records.get(hosted.job), book.live.get(hosted.job)
-    if record is not None and record.state is JobState.KILLED:
-        book.cleanup[hosted.job] = None  # once it is dropped its keys are to go, again
+    if record is not None and record.state.ended:
+        book.cleanup[hosted.job] = None  # it may have written since: once it is dropped, again
     if record is None or live is None:
         return
     live.highest = max(live.highest, hosted.term.number)
