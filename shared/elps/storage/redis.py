@@ -50,6 +50,9 @@ SCAN_COUNT = 500
 REMEMBERED_UPDATES = 64
 """Update ids kept for each counter: a repeat comes within seconds, a job's terms over its whole life."""
 
+PROBE_KEY = "elps:probe"
+"""Never there."""
+
 _TEMPORARY_ERRORS = (
     OutOfMemoryError,
     ReadOnlyError,
@@ -209,6 +212,16 @@ class RedisStore:
             )
         return problems
 
+    async def refuses(self) -> str:
+        """See `Store.refuses`: the writing of nothing to a key that is not there, which leaves none."""
+        try:
+            await self._call("write", methodcaller("setrange", PROBE_KEY, 0, b""))
+        except RetryLater as error:
+            return str(error)
+        except SetupError as error:  # this user may not; what else is wrong, its real writes tell
+            log.debug("store_command_refused", error=str(error))
+        return ""
+
     async def close(self) -> None:
         """Release the connections."""
         await self._client.aclose()
@@ -273,7 +286,9 @@ class RedisStore:
                         if isinstance(error, _TEMPORARY_ERRORS) or _TEMPORARY_TEXT.search(
                             str(error)
                         ):
-                            raise RetryLater(f"store at {self.shown}, {what}: {text}") from None
+                            raise RetryLater(
+                                f"store at {self.shown}, {what}: {text}{_remedy(error)}"
+                            ) from None
                         raise SetupError(f"store at {self.shown}, {what}: {text}") from None
                     except RedisError as error:
                         raise SetupError(f"store at {self.shown}, {what}: {error}") from None
@@ -282,6 +297,15 @@ class RedisStore:
             raise RetryLater(
                 f"store at {self.shown}, {what}: no answer within {timeout_s:g} s; last: {last}"
             ) from None
+
+
+def _remedy(error: ResponseError) -> str:
+    """What to do about a reply that heals without a change of ours, for people; empty where it says so itself."""
+    if isinstance(error, OutOfMemoryError):
+        return " - raise its maxmemory, or free some: elps kill removes a job's checkpoints"
+    if "MISCONF" in str(error):
+        return " - free space on its disk; it takes writes again by itself"
+    return ""
 
 
 def _raw(value: bytes | memoryview) -> bytes | memoryview:

@@ -1,0 +1,144 @@
+"""Broker and store run out of memory or disk: training goes on, what is wrong is said, and all is right afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+from realstack.checking import assert_rows_fit
+from realstack.exhausting import NotPermitted, broker_alarm, store_out_of
+from realstack.site import LOST_S, Site
+from realstack.training import Operator, Training
+
+from elps.client.control import Client
+from elps.client.http import MonitorHttp
+from elps.client.reading import job_of
+from elps.contracts.errors import RetryLater
+
+GROWTH_BYTES = 48 * 1024 * 1024
+"""What a service may use more of after seconds without a server: far more than its telemetry of that time."""
+SAYS_S = 30.0
+WITHOUT_S = 60.0
+ASK_S = 2.0
+LOOK_S = 0.2
+
+
+def sizes(site: Site) -> dict[str, int]:
+    """Bytes of memory by service."""
+    return {n: psutil.Process(h.pid).memory_info().rss for n, h in site.record.services.items()}
+
+
+def assert_no_growth(site: Site, before: Mapping[str, int]) -> None:
+    grown = {name: size - before[name] for name, size in sizes(site).items()}
+    assert all(growth < GROWTH_BYTES for growth in grown.values()), grown
+
+
+async def health(site: Site) -> dict[str, Any]:
+    """The parts of the monitor's report; it answers 503 with the same while something is wrong."""
+
+    def ask() -> bytes:
+        try:
+            with urllib.request.urlopen(f"{site.record.monitor_url}/healthz") as answer:
+                return bytes(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.read()
+
+    parts: dict[str, Any] = msgspec.json.decode(await asyncio.to_thread(ask))["parts"]
+    return parts
+
+
+async def until_health(site: Site, part: str, shows: Callable[[Any], bool]) -> None:
+    shown: Any = None
+    try:
+        async with asyncio.timeout(SAYS_S):
+            while not shows(shown := (await health(site))[part]):
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        raise AssertionError(f"{part}: {shown}") from None
+
+
+async def until_job_says(site: Site, training: Training, *words: str) -> None:
+    """Wait until what `elps show` shows gives a reason with all these words."""
+    monitor, reason = MonitorHttp(site.record.monitor_url), ""
+    try:
+        async with asyncio.timeout(SAYS_S):
+            while not all(word in reason for word in words):
+                reason = job_of(await asyncio.to_thread(monitor.job, training.id)).reason
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        raise AssertionError(f"{words} are not in: {reason}") from None
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+async def test_training_goes_on_while_the_broker_takes_no_messages(
+    site: Site, operator: Operator, kind: str
+) -> None:
+    training = await operator.submit(
+        name=f"alarm-{kind}", iterations=400, checkpoint={"every": 10, "every_s": 0}
+    )
+    await training.reaches(20)
+    before = sizes(site)
+    more = operator.document(f"during-{kind}", iterations=10)
+    async with broker_alarm(site, kind):
+        begun_at = training.newest
+        with pytest.raises(RetryLater, match=r"taken no messages for \d+ s: a memory or disk"):
+            await Client(operator.bus, timeout_s=ASK_S).submit(more)
+        await until_health(site, "broker", lambda p: "taken no messages" in p["detail"])
+        await asyncio.sleep(1.5 * LOST_S)
+        await training.saved(begun_at + 60, WITHOUT_S)
+        for name in ("scheduler", "shard-1", "agent-1"):
+            assert "broker_blocks" in site.log(name)
+    await until_health(site, "broker", lambda p: p["status"] == "ok")
+    assert_no_growth(site, before)
+
+    again = await operator.submit(more)
+    await again.equals_the_plain_loop()
+    record = await training.equals_the_plain_loop()
+    await assert_rows_fit(training, record)
+    assert record.terms == 1
+    assert record.progress.redone_iterations == 0
+    assert not training.told("worker_lost")
+    assert len(training.rows) == 400, "rows wait for the broker, up to a bound"
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+async def test_training_goes_on_while_the_store_is_full(
+    site: Site, operator: Operator, kind: str
+) -> None:
+    training = await operator.submit(
+        name=f"full-{kind}", iterations=500, checkpoint={"every": 10, "every_s": 0}
+    )
+    await training.reaches(20)
+    more = operator.document(f"during-{kind}", iterations=10)
+    try:
+        async with store_out_of(site, kind) as give_back:
+            before, full_at = sizes(site), training.newest
+            await training.rises(60)
+            written = [e.iteration or 0 for e in training.told("checkpointed")]
+            assert max(written, default=0) <= full_at + 11
+            says = {"memory": ("OutOfMemory", "raise its maxmemory"), "disk": ("MISCONF", "free space")}[kind]
+            await until_health(site, "store", lambda p: all(s in p["detail"] for s in says))
+            await until_job_says(site, training, "is not in the store", *says)
+            with pytest.raises(RetryLater, match="the message waits for it"):
+                await Client(operator.bus, timeout_s=ASK_S).submit(more)
+            assert_no_growth(site, before)
+            give_back()
+            await until_health(site, "store", lambda p: p["status"] == "ok")
+            back_at = training.newest
+            await training.until(
+                lambda: any((e.iteration or 0) >= back_at for e in training.told("checkpointed")),
+                "checkpoint after the store has room",
+            )
+            await operator.again(more).equals_the_plain_loop()
+            record = await training.equals_the_plain_loop()
+    except NotPermitted as reason:
+        pytest.skip(str(reason))
+    await assert_rows_fit(training, record)
+    assert record.terms == 1
+    assert record.progress.redone_iterations == 0
