@@ -63,6 +63,9 @@ _TEMPORARY_ERRORS = (
 _TEMPORARY_TEXT = re.compile(r"(?:^|caused error: )(?:MISCONF|BUSY|NOREPLICAS)\b")
 """Replies that heal without a change of ours. The library keeps the code of those only that it has no class for."""
 
+_CLOSED_TEXT = "handler is closed"
+"""Of the error with which uvloop refuses to write to a connection that was reset while it lay in the pool."""
+
 RAISE_TO = """
 local seen = redis.call('HGET', KEYS[1], 'u:' .. ARGV[2])
 if seen then return tonumber(seen) end
@@ -276,10 +279,14 @@ class RedisStore:
             async with asyncio.timeout(timeout_s):
                 while True:
                     try:
-                        return await act(self._client)
+                        return await self._attempt(act)
                     except (AuthenticationError, AuthorizationError) as error:
                         raise SetupError(f"store at {self.shown}: {error}") from None
                     except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+                        last = error
+                    except RuntimeError as error:
+                        if _CLOSED_TEXT not in str(error):
+                            raise
                         last = error
                     except ResponseError as error:
                         text = f"{type(error).__name__}: {error}"
@@ -297,6 +304,21 @@ class RedisStore:
             raise RetryLater(
                 f"store at {self.shown}, {what}: no answer within {timeout_s:g} s; last: {last}"
             ) from None
+
+    async def _attempt(self, act: Callable[[Redis], Awaitable[T]]) -> T:
+        """Do it once, and let no cancellation be lost meanwhile.
+
+        The library sends with `asyncio.wait_for`, which before Python 3.12 drops one that comes when all is sent.
+        Whoever cancelled, or a time-out around this, would wait for ever.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        before = task.cancelling()
+        try:
+            return await act(self._client)
+        finally:
+            if task.cancelling() > before:
+                raise asyncio.CancelledError
 
 
 def _remedy(error: ResponseError) -> str:
