@@ -98,17 +98,23 @@ class TestSharedConnections:
         await store.delete([key for group in groups for key in group])
         await store.close()
 
-
     async def test_a_time_out_around_calls_is_never_lost(self, fresh_redis_url: str) -> None:
         """Of several tries, since a loop that was busy meets the moment in which it can be."""
         store = await RedisStore.connect(fresh_redis_url, timeout_s=BOUND_S)
+
+        def be_busy() -> None:
+            time.sleep(0.003)
+
+        async def ask_on() -> None:
+            async with asyncio.timeout(0.02):
+                until = time.monotonic() + BOUND_S
+                while time.monotonic() < until:
+                    await store.hash_all("h")
+                    be_busy()
+
         for _ in range(10):
-            until = time.monotonic() + BOUND_S
             with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.02):
-                    while time.monotonic() < until:
-                        await store.hash_all("h")
-                        time.sleep(0.003)
+                await ask_on()
         await store.close()
 
 

@@ -1,4 +1,4 @@
-"""Takes from the servers of a real stack what they need: memory and disk of the broker, memory and disk of the store."""
+"""Takes from a real stack what it needs: memory and disk from its servers, time from who reads what it tells."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import redis
 from realstack.site import Site
 
 from elps.local import processes
+from elps.local.processes import Handle
 from elps.local.store import PrivateStore
 
 ALARMS = {
@@ -79,7 +80,7 @@ async def store_out_of(site: Site, kind: str) -> AsyncIterator[Callable[[], None
 @asynccontextmanager
 async def _on_a_small_disk(site: Site) -> AsyncIterator[Path]:
     """Give the store a disk of some megabytes; the folder leads to it from outside."""
-    if os.geteuid() or subprocess.run(["unshare", "--mount", "true"]).returncode:
+    if not await asyncio.to_thread(_may_mount):
         raise NotPermitted("a small disk wants the right to mount")
     usual = site.store
     await site.kill("redis")
@@ -110,6 +111,34 @@ async def _on_a_small_disk(site: Site) -> AsyncIterator[Path]:
         shutil.copytree(f"/proc/self/fd/{disk}", usual.folder)
         os.close(disk)
         await site.start("redis")
+
+
+@asynccontextmanager
+async def slowed(*victims: Handle) -> AsyncIterator[None]:
+    """Processes run for a tenth of the time, in turn with standing still."""
+
+    async def hinder() -> None:
+        try:
+            while True:
+                for number, seconds in ((signal.SIGSTOP, 0.45), (signal.SIGCONT, 0.05)):
+                    for victim in victims:
+                        processes.send(victim, number)
+                    await asyncio.sleep(seconds)
+        finally:
+            for victim in victims:
+                processes.send(victim, signal.SIGCONT)
+
+    task = asyncio.create_task(hinder())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def _may_mount() -> bool:
+    tried = ["unshare", "--mount", "true"]
+    return not os.geteuid() and not subprocess.run(tried, check=False).returncode
 
 
 def _fill(file: Path) -> None:

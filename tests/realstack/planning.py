@@ -73,8 +73,10 @@ class Step:
     after_s: float
     """So much later: somewhere within an iteration."""
     lasts_s: float
-    """From the end of the process until it is started again; how long it stands when frozen, or its network is disturbed.
-    0 for a scale request."""
+    """From the end of the process until it is started again; how long it stands when frozen, or its network fails.
+
+    0 for a scale request.
+    """
     rank: int
     """Chooses among several victims: the one of this number in their order, modulo how many there are."""
     spare: bool = False
@@ -86,7 +88,10 @@ class Step:
     @property
     def fails(self) -> bool:
         """Whether it counts as a failure: what an operator does in order does not."""
-        return self.act in (Act.KILL, Act.FREEZE, *NETWORK) or self.victim in (Victim.BROKER, Victim.STORE)
+        return self.act in (Act.KILL, Act.FREEZE, *NETWORK) or self.victim in (
+            Victim.BROKER,
+            Victim.STORE,
+        )
 
 
 @dataclass(frozen=True)

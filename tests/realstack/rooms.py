@@ -72,7 +72,9 @@ class Rooms:
     def enter(cls) -> Rooms:
         """Move this thread, and those it starts from now on, into a house. Raises `NotPermitted`."""
         if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
-            raise NotPermitted(f"network namespaces want {', '.join(missing)} (iproute2, util-linux)")
+            raise NotPermitted(
+                f"network namespaces want {', '.join(missing)} (iproute2, util-linux)"
+            )
         rooms = cls()
         try:
             rooms._house = rooms._new_space()
@@ -178,14 +180,27 @@ class Rooms:
             _run(*room.inside(*command))
 
         kept = "/proc/sys/net/ipv4/conf"
-        inside("sh", "-c", f"echo 1 > {kept}/all/route_localnet; echo 1 > {kept}/eth0/route_localnet")
+        inside(
+            "sh", "-c", f"echo 1 > {kept}/all/route_localnet; echo 1 > {kept}/eth0/route_localnet"
+        )
         for interface in ("lo", "eth0"):
             inside("ip", "link", "set", interface, "up")
         inside("ip", "-4", "route", "flush", "table", "local")
         inside("ip", "address", "add", f"{room.address}/32", "dev", "eth0")
         own = ("src", room.address)
         # As if it were the loopback's: else what comes from 127.0.0.1 is thrown away as forged.
-        inside("ip", "route", "replace", "local", f"{room.address}/32", "dev", "lo", "table", "local", *own)
+        inside(
+            "ip",
+            "route",
+            "replace",
+            "local",
+            f"{room.address}/32",
+            "dev",
+            "lo",
+            "table",
+            "local",
+            *own,
+        )
         inside("ip", "route", "add", f"{HOUSE}/32", "dev", "eth0", "scope", "link", *own)
         inside("ip", "route", "add", "127.0.0.0/8", "via", HOUSE, "dev", "eth0", "onlink", *own)
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-
 from realstack.rooms import Rooms
 
 from elps.contracts.errors import SetupError
@@ -67,7 +66,7 @@ class Site:
         no_rooms: str = "the stack has no network of its own",
         **env: str,
     ) -> None:
-        """With `rooms`, each service that others talk to over the network runs in one of its own; `no_rooms` says why not."""
+        """With `rooms`, each service that others talk to runs in one of its own; else `no_rooms` says why not."""
         self.folder, self.workers, self.shards = folder, workers, shards
         self.rooms = rooms
         self.no_rooms = no_rooms
@@ -172,8 +171,8 @@ class Site:
     def keep(self, **changes: Any) -> None:
         """Change the record. Written at one go, without waiting: several members may come and go at once."""
         record = self.record
-        for field, value in changes.items():
-            setattr(record, field, value)
+        for name, value in changes.items():
+            setattr(record, name, value)
         write_record(self.stack.home, record)
 
     async def broker_is_back(self) -> None:

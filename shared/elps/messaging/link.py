@@ -36,9 +36,7 @@ PREPARE_S = 15.0
 """For the declarations: after a restart of the broker its quorum queues elect their leaders first."""
 HANG_UP_S = 2.0
 """For an orderly goodbye to a broker that may be gone."""
-ALARM = (
-    "a memory or disk alarm: rabbitmq-diagnostics alarms names it; give its host memory or disk, or raise the limit"
-)
+ALARM = "a memory or disk alarm: rabbitmq-diagnostics alarms names it; give its host memory or disk, or raise the limit"
 ANNOUNCE_S = 10.0
 """How often a broker that stays away is logged."""
 LOOK_S = 0.5

@@ -85,7 +85,7 @@ class Bus(Protocol):
 
     @property
     def blocked(self) -> str:
-        """Since when and why the broker takes no messages though it is reachable, for people; empty while it takes them.
+        """Since when and why a broker that is reachable takes no messages, for people; empty while it takes them.
 
         A broker tells only those of an alarm who publish.
         """
