@@ -227,6 +227,11 @@ class TestSetUp:
         with pytest.raises(RetryLater, match="OutOfMemory"):
             await store.put_many({f"k{n}": bytes(CHUNK_BYTES) for n in range(1, 30)})
         assert await store.get("k0") == bytes(CHUNK_BYTES)
+        assert await store.refuses() == "", "there is room for little"
+        await raw.config_set("maxmemory", "1mb")
+        assert "raise its maxmemory" in await store.refuses()
+        await raw.config_set("maxmemory", "0")
+        assert await store.refuses() == ""
         await store.close()
 
     async def test_a_server_that_tells_nothing_of_its_set_up_is_used_and_that_is_logged(
