@@ -16,8 +16,8 @@ from realstack.storming import train_through
 from realstack.training import Operator
 
 SEED = int(os.environ.get("SEED") or 101)
-"""A known one, so that no change is blamed for what another seed finds. Of this one connections to the store, and between
-trainers and shards, are reset in the middle of a checkpoint and of a start."""
+"""A known one, so that no change is blamed for what another seed finds. Of this one connections to the store,
+and between trainers and shards, are reset in the middle of a checkpoint and of a start."""
 KILLS = int(os.environ.get("KILLS") or 20)
 EACH_S, START_S = 60, 180
 """Bounds: one failure takes 5 s as a rule, the start of a stack 10 s."""

@@ -37,7 +37,9 @@ async def assert_rows_fit(training: Training, record: JobRecord) -> None:
     unknown = [row.iteration for row in training.rows if row.loss is None]
     assert len(unknown) <= record.workers_named, f"no loss of iterations {unknown}"
     times = Counter((row.term, row.iteration) for row in training.rows)
-    twice = [at for at, n in times.items() if n > 1]  # a job may go back to a checkpoint within a term
+    twice = [
+        at for at, n in times.items() if n > 1
+    ]  # a job may go back to a checkpoint within a term
     assert sum(times[at] - 1 for at in twice) <= record.progress.redone_iterations, (
         f"told twice under one term: {twice}; {await training.story()}"
     )
