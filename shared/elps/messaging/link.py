@@ -130,17 +130,19 @@ class Link:
         transport = connection.transport
         assert transport is not None
         clock = asyncio.get_running_loop().time
-        while True:
-            try:
-                async with asyncio.timeout(LOOK_S):
+        with contextlib.suppress(*CONNECTION_EXCEPTIONS):  # it is lost, and noticed by others
+            while True:
+                try:
+                    async with asyncio.timeout(LOOK_S):
+                        await transport.ready()
+                except TimeoutError:
+                    since = self.blocked_at = clock()
+                    log.warning("broker_blocks", link=self.name, url=self.shown, hint=ALARM)
                     await transport.ready()
-            except TimeoutError:
-                since = self.blocked_at = clock()
-                log.warning("broker_blocks", link=self.name, url=self.shown, hint=ALARM)
-                await transport.ready()
-                self.blocked_at = None
-                log.info("broker_takes_again", link=self.name, after_s=round(clock() - since, 1))
-            await asyncio.sleep(LOOK_S)
+                    self.blocked_at = None
+                    after_s = round(clock() - since, 1)
+                    log.info("broker_takes_again", link=self.name, after_s=after_s)
+                await asyncio.sleep(LOOK_S)
 
 
 async def declare_exchanges(connection: Connection) -> None:
