@@ -60,7 +60,7 @@ _TEMPORARY_ERRORS = (
     MasterDownError,
     TryAgainError,
 )
-_TEMPORARY_TEXT = re.compile(r"(?:^|caused error: )(?:MISCONF|BUSY|NOREPLICAS)\b")
+_TEMPORARY_TEXT = re.compile(r"(?:^|caused error: (?:\('|\(\")?)(?:MISCONF|BUSY|NOREPLICAS)\b")
 """Replies that heal without a change of ours. The library keeps the code of those only that it has no class for."""
 
 _CLOSED_TEXT = "handler is closed"
