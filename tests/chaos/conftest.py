@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from realstack.footprint import Footprint, at_rest
+from realstack.rooms import NotPermitted, Rooms
 from realstack.site import Site
 from realstack.training import Hold, Operator, operating
 
@@ -42,7 +43,8 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 @pytest.fixture(scope="session")
 def running_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Footprint]]:
     """Two agents, two shards, with a first job behind them: what is opened on first use is open."""
-    site = Site(tmp_path_factory.mktemp("site"))
+    rooms, why = _rooms()
+    site = Site(tmp_path_factory.mktemp("site"), rooms=rooms, no_rooms=why)
 
     async def begin() -> Footprint:
         await site.up(2, 2)
@@ -55,7 +57,19 @@ def running_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Sit
         yield site, asyncio.run(begin())
     finally:
         site.stack.down()
+        if rooms is not None:
+            rooms.leave()
     assert _all_of(site) == []
+
+
+def _rooms() -> tuple[Rooms | None, str]:
+    """A network of the stack's own, or why there is none."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return None, "the broker that tests share is in the network of another worker"
+    try:
+        return Rooms.enter(), ""
+    except NotPermitted as reason:
+        return None, str(reason)
 
 
 def _all_of(site: Site) -> list[object]:

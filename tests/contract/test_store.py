@@ -187,6 +187,8 @@ class TestCounters:
 class TestState:
     async def test_a_fit_store_has_nothing_to_complain_about(self, store: Store) -> None:
         assert await store.check() == []
+        assert await store.refuses() == ""
+        assert [key async for key in store.scan("")] == [], "nothing is left of having asked"
 
     async def test_many_callers_at_once_all_get_their_own_value(self, store: Store) -> None:
         await store.put_many({f"k{n}": b"%d" % n for n in range(200)})

@@ -226,6 +226,10 @@ class TestRestarts:
         await asyncio.to_thread(private_broker.control, "set_vm_memory_high_watermark", "0")
         with pytest.raises(RetryLater, match="alarm"):
             await bus.publish("elps.jobs", "submit", b"blocked", timeout_s=1.0)
+        with pytest.raises(RetryLater, match="taken no messages for"):
+            await bus.publish("elps.members", "shard", b"beat", confirm=False)
+        assert "rabbitmq-diagnostics alarms" in bus.blocked
+        assert bus.connected
         gate.set()
         assert [(await started.next()).body for _ in range(2)] == [
             b"1",
@@ -238,6 +242,7 @@ class TestRestarts:
             (await started.next()).body,
         }  # the timed out one arrives as well
         assert bodies == {b"blocked", b"free"}
+        await until(lambda: not bus.blocked)
         await bus.close()
 
 

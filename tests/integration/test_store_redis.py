@@ -98,6 +98,25 @@ class TestSharedConnections:
         await store.delete([key for group in groups for key in group])
         await store.close()
 
+    async def test_a_time_out_around_calls_is_never_lost(self, fresh_redis_url: str) -> None:
+        """Of several tries, since a loop that was busy meets the moment in which it can be."""
+        store = await RedisStore.connect(fresh_redis_url, timeout_s=BOUND_S)
+
+        def be_busy() -> None:
+            time.sleep(0.003)
+
+        async def ask_on() -> None:
+            async with asyncio.timeout(0.02):
+                until = time.monotonic() + BOUND_S
+                while time.monotonic() < until:
+                    await store.hash_all("h")
+                    be_busy()
+
+        for _ in range(10):
+            with pytest.raises(TimeoutError):
+                await ask_on()
+        await store.close()
+
 
 class TestOutages:
     async def test_a_cut_connection_is_replaced_without_the_caller_noticing(
@@ -112,6 +131,27 @@ class TestOutages:
             assert await store.raise_to("c", 0, f"u{n}") == n + 1
             assert await store.get("k") == b"v"
         await store.close()
+
+    def test_connections_that_were_reset_while_idle_are_replaced_under_uvloop(
+        self, fresh_redis_url: str
+    ) -> None:
+        """Its closed transports raise what no other loop's do."""
+        uvloop = pytest.importorskip("uvloop")
+
+        async def use() -> None:
+            store = await RedisStore.connect(fresh_redis_url, timeout_s=BOUND_S)
+            await asyncio.gather(*(store.put(f"k{n}", b"v") for n in range(CONNECTIONS)))
+            pool: Any = store._client.connection_pool
+            for connection in list(pool._available_connections):
+                if connection._writer is not None:
+                    connection._writer.transport.abort()
+            await asyncio.sleep(0)
+            assert await store.get("k0") == b"v"
+            assert await store.get_many(["k1", "k2"]) == [b"v", b"v"]
+            await store.close()
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(use())
 
     async def test_a_counter_rises_once_though_its_replies_are_lost(
         self, fresh_redis_url: str, proxy_to: ProxyTo
@@ -187,6 +227,11 @@ class TestSetUp:
         with pytest.raises(RetryLater, match="OutOfMemory"):
             await store.put_many({f"k{n}": bytes(CHUNK_BYTES) for n in range(1, 30)})
         assert await store.get("k0") == bytes(CHUNK_BYTES)
+        assert await store.refuses() == "", "there is room for little"
+        await raw.config_set("maxmemory", "1mb")
+        assert "raise its maxmemory" in await store.refuses()
+        await raw.config_set("maxmemory", "0")
+        assert await store.refuses() == ""
         await store.close()
 
     async def test_a_server_that_tells_nothing_of_its_set_up_is_used_and_that_is_logged(

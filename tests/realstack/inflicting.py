@@ -10,7 +10,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 import psutil
-from realstack.planning import Act, Step, Victim
+from realstack.planning import NETWORK, Act, Step, Victim, Way
+from realstack.severing import Severing
 from realstack.site import LOST_S, SERVERS, Site, gone
 from realstack.training import Operator, Training
 
@@ -33,6 +34,7 @@ class Enemy:
 
     def __init__(self, site: Site, operator: Operator) -> None:
         self.site, self.operator = site, operator
+        self._severing = None if site.rooms is None else Severing(site, site.rooms)
         self.story: list[str] = []
         self._began = time.monotonic()
         self._mending: set[asyncio.Task[None]] = set()
@@ -68,13 +70,15 @@ class Enemy:
             await asyncio.gather(*self._mending)
 
     async def give_up(self) -> None:
-        """Leave nothing frozen when a run fails."""
+        """Leave nothing frozen and nobody cut off when a run fails."""
         for task in self._mending:
             task.cancel()
         await asyncio.gather(*self._mending, return_exceptions=True)
         for pid in self._frozen:
             with contextlib.suppress(psutil.NoSuchProcess):
                 psutil.Process(pid).resume()
+        if self.site.rooms is not None:
+            self.site.rooms.mend_all()
 
     async def carry_out(self, step: Step, training: Training) -> None:
         """Do it now; what brings the victim back goes on beside."""
@@ -82,9 +86,15 @@ class Enemy:
         if step.act is Act.SCALE:
             self._beside(self._scale(step, training, at))
             return
+        if step.act in NETWORK and (why := self.left_out(step)):
+            self.tell(f"{at}: {step.act.value} {step.victim.value}: left out, {why}")
+            return
         victim = await self._choose(step, training)
         if victim is None:
             self.tell(f"{at}: {step.act.value} {step.victim.value}: none is there")
+            return
+        if step.act in NETWORK:
+            self._beside(self._disturb(victim, step, at), victim)
             return
         ends = {
             Act.FREEZE: f" for {step.lasts_s:g} s",
@@ -93,7 +103,7 @@ class Enemy:
             if step.spare
             else f", back after {step.lasts_s:g} s",
         }
-        leads = " (leads)" if self._leading.get(training.id) == victim.name else ""
+        leads = self._leads(victim)
         self.tell(f"{at}: {step.act.value} {victim.name} ({victim.pid}){leads}{ends[step.act]}")
         if step.act is Act.STOP and step.spare and victim.name not in SERVERS:
             spare = self.site.newcomer(kind_of(victim.name))
@@ -106,6 +116,10 @@ class Enemy:
         elif step.victim is not Victim.TRAINER and victim.name not in self._leaving:
             self._leaving.add(victim.name)
             self._beside(self._replace(victim, step), victim)
+
+    def left_out(self, step: Step) -> str:
+        """Why a failure of the network cannot be had here; empty if it can."""
+        return self._severing.cannot(step) if self._severing is not None else self.site.no_rooms
 
     # --- who ----------------------------------------------------------------------------------------------------------
 
@@ -145,6 +159,9 @@ class Enemy:
             self._leading[training.id] = record.allocation.shards[0]
         return self._leading.get(training.id)
 
+    def _leads(self, victim: Handle) -> str:
+        return " (leads)" if victim.name in self._leading.values() else ""
+
     # --- what comes after ---------------------------------------------------------------------------------------------
 
     def _beside(self, work: Coroutine[Any, Any, None], victim: Handle | None = None) -> None:
@@ -162,6 +179,18 @@ class Enemy:
         task = asyncio.create_task(until_whole())
         self._mending.add(task)
         task.add_done_callback(self._mending.discard)
+
+    async def _disturb(self, victim: Handle, step: Step, at: str) -> None:
+        """Whoever is started in the victim's place meanwhile has the same network."""
+        assert self._severing is not None
+        way = "" if step.way is Way.EVERYWHERE else f" {step.way.value}"
+        way += f" ({'nothing arrives' if step.inbound else 'nothing leaves'})" * (
+            step.act is Act.ONE_WAY
+        )
+        what = f"{step.act.value} {victim.name} ({victim.pid}){self._leads(victim)}{way}"
+        self.tell(f"{at}: {what} for {step.lasts_s:g} s")
+        await self._severing.disturb(step, victim.name)
+        self.tell(f"{step.act.value} {victim.name}{way}: over")
 
     async def _thaw(self, victim: Handle, step: Step) -> None:
         await asyncio.sleep(step.lasts_s)

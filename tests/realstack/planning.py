@@ -22,6 +22,30 @@ class Act(Enum):
     FREEZE = "SIGSTOP"
     SCALE = "scale"
     """The job is asked to be of another size."""
+    PARTITION = "partition"
+    """Nothing comes or goes any more, and nobody is told; mended after a while, as the following are."""
+    ONE_WAY = "one-way partition"
+    """Nothing arrives any more, or nothing that is sent leaves."""
+    RESET = "connection resets"
+    """Connections are reset, as both sides are told, and those that are made anew again, for a while."""
+    HALF_OPEN = "half-open connections"
+    """Its ends of its connections go and nobody is told, then it can be reached: the other ends still stand."""
+    LOSSY = "lossy network"
+    """Much of what comes and goes is lost, so that what is sent over a connection is late."""
+
+
+NETWORK = (Act.PARTITION, Act.ONE_WAY, Act.RESET, Act.HALF_OPEN, Act.LOSSY)
+"""These want a network of one's own (`realstack.rooms`); where there is none they are planned all the same, told, and
+left out."""
+
+
+class Way(Enum):
+    """Which of the victim's ways a failure of the network concerns; a server has but the one to all services."""
+
+    EVERYWHERE = "everywhere"
+    BROKER = "to the broker"
+    STORE = "to the store"
+    PEERS = "to shards and trainers"
 
 
 class Victim(Enum):
@@ -49,16 +73,25 @@ class Step:
     after_s: float
     """So much later: somewhere within an iteration."""
     lasts_s: float
-    """From the end of the process until it is started again; how long it stands when frozen. 0 for a scale request."""
+    """From the end of the process until it is started again; how long it stands when frozen, or its network fails.
+
+    0 for a scale request.
+    """
     rank: int
     """Chooses among several victims: the one of this number in their order, modulo how many there are."""
     spare: bool = False
     """A process in the place of one that is to leave is started before, and not after it."""
+    way: Way = Way.EVERYWHERE
+    inbound: bool = False
+    """Of a one-way partition: what is sent to the victim is lost, not what it sends."""
 
     @property
     def fails(self) -> bool:
         """Whether it counts as a failure: what an operator does in order does not."""
-        return self.act in (Act.KILL, Act.FREEZE) or self.victim in (Victim.BROKER, Victim.STORE)
+        return self.act in (Act.KILL, Act.FREEZE, *NETWORK) or self.victim in (
+            Victim.BROKER,
+            Victim.STORE,
+        )
 
 
 @dataclass(frozen=True)
@@ -114,8 +147,45 @@ FAILURES: dict[tuple[Act, Victim, tuple[float, float]], int] = {
     (Act.KILL, Victim.STORE, SOON_S): 1,
     (Act.STOP, Victim.STORE, LATE_S): 1,
     (Act.FREEZE, Victim.STORE, LONG_S): 1,
+    (Act.PARTITION, Victim.AGENT, SHORT_S): 1,
+    (Act.PARTITION, Victim.AGENT, LONG_S): 1,
+    (Act.PARTITION, Victim.SHARD, SHORT_S): 1,
+    (Act.PARTITION, Victim.SHARD, LONG_S): 1,
+    (Act.PARTITION, Victim.LEADER, SHORT_S): 1,
+    (Act.PARTITION, Victim.LEADER, LONG_S): 1,
+    (Act.PARTITION, Victim.SCHEDULER, LONG_S): 1,
+    (Act.PARTITION, Victim.BROKER, SHORT_S): 1,
+    (Act.PARTITION, Victim.BROKER, LONG_S): 1,
+    (Act.PARTITION, Victim.STORE, LONG_S): 1,
+    (Act.ONE_WAY, Victim.AGENT, LONG_S): 1,
+    (Act.ONE_WAY, Victim.SHARD, LONG_S): 1,
+    (Act.ONE_WAY, Victim.LEADER, LONG_S): 1,
+    (Act.ONE_WAY, Victim.SCHEDULER, LONG_S): 1,
+    (Act.RESET, Victim.AGENT, LATE_S): 1,
+    (Act.RESET, Victim.SHARD, LATE_S): 1,
+    (Act.RESET, Victim.LEADER, SOON_S): 1,
+    (Act.RESET, Victim.BROKER, LATE_S): 1,
+    (Act.RESET, Victim.STORE, SOON_S): 1,
+    (Act.HALF_OPEN, Victim.AGENT, SHORT_S): 1,
+    (Act.HALF_OPEN, Victim.SHARD, SHORT_S): 1,
+    (Act.HALF_OPEN, Victim.LEADER, LONG_S): 1,
+    (Act.HALF_OPEN, Victim.SCHEDULER, SHORT_S): 1,
+    (Act.HALF_OPEN, Victim.BROKER, SHORT_S): 1,
+    (Act.LOSSY, Victim.AGENT, LONG_S): 1,
+    (Act.LOSSY, Victim.LEADER, LONG_S): 1,
+    (Act.LOSSY, Victim.BROKER, LONG_S): 1,
 }
 """How often each is dealt before all are dealt again."""
+_OF_SHARDS = (Way.EVERYWHERE, Way.EVERYWHERE, Way.BROKER, Way.STORE, Way.PEERS)
+WAYS: dict[Victim, tuple[Way, ...]] = {
+    Victim.AGENT: (Way.EVERYWHERE, Way.BROKER, Way.PEERS),
+    Victim.SHARD: _OF_SHARDS,
+    Victim.LEADER: _OF_SHARDS,
+    Victim.SCHEDULER: (Way.EVERYWHERE, Way.BROKER, Way.STORE),
+    Victim.BROKER: (Way.EVERYWHERE,),
+    Victim.STORE: (Way.EVERYWHERE,),
+}
+"""Those that a victim uses."""
 ORDERS = (
     (Act.SCALE, Victim.JOB),
     (Act.SCALE, Victim.JOB),
@@ -174,6 +244,8 @@ def _step(
         lasts_s=0.0 if act is Act.SCALE else round(rng.uniform(*lasts), 2),
         rank=rng.randrange(60),
         spare=act is Act.STOP and rng.random() < 0.5,
+        way=rng.choice(WAYS[victim]) if act in NETWORK else Way.EVERYWHERE,
+        inbound=act is Act.ONE_WAY and rng.random() < 0.5,
     )
 
 

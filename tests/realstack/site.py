@@ -8,10 +8,12 @@ import itertools
 import os
 import signal
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
+from realstack.rooms import Rooms
 
 from elps.contracts.errors import SetupError
 from elps.local import processes
@@ -36,15 +38,43 @@ PROMPT = {"ELPS_BEAT_S": "0.3", "ELPS_LOST_S": f"{LOST_S:g}", "ELPS_TASK_PATH": 
 SERVERS = ("rabbitmq", "redis")
 
 
+@dataclass(frozen=True)
+class InRooms(Programs):
+    """The monitor stays in the house, where the test asks it."""
+
+    rooms: Rooms = field(kw_only=True)
+
+    def of(self, name: str) -> tuple[str, ...]:
+        """The command line that runs a service in its room."""
+        program = super().of(name)
+        if kind_of(name) == "monitor":
+            return program
+        room = self.rooms.room(name)
+        return room.inside("env", f"ELPS_HOST={room.address}", *program)
+
+
 class Site:
     """One stack, whatever state it is in."""
 
-    def __init__(self, folder: Path, workers: int = 2, shards: int = 2, **env: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        workers: int = 2,
+        shards: int = 2,
+        *,
+        rooms: Rooms | None = None,
+        no_rooms: str = "the stack has no network of its own",
+        **env: str,
+    ) -> None:
+        """With `rooms`, each service that others talk to runs in one of its own; else `no_rooms` says why not."""
         self.folder, self.workers, self.shards = folder, workers, shards
+        self.rooms = rooms
+        self.no_rooms = no_rooms
+        self.programs = Programs() if rooms is None else InRooms(rooms=rooms)
         self.said: list[str] = []
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("ELPS_")}
         self.env: Mapping[str, str] = {**inherited, **PROMPT, **env}
-        self.stack = Stack(folder / ".elps", self.env, say=self.said.append)
+        self.stack = Stack(folder / ".elps", self.env, say=self.said.append, programs=self.programs)
         # Programs that were unpacked for the checkout are this stack's too.
         unpacked = CHECKOUT / ".elps" / "binaries"
         if unpacked.is_dir() and not (self.stack.home / "binaries").exists():
@@ -115,34 +145,34 @@ class Site:
         if name == "rabbitmq":
             broker = self.broker
             await asyncio.to_thread(broker.end_port_mapper)
-            self._keep(broker=broker.launch())
+            self.keep(broker=broker.launch())
         elif name == "redis":
-            self._keep(store=self.store.launch())
+            self.keep(store=self.store.launch())
         else:
             home, record = self.stack.home, self.record
             handle = processes.spawn(
                 name,
-                Programs().of(name),
+                self.programs.of(name),
                 env=environment(name, home, record, self.env),
                 log=self.stack.log_of(name),
                 cwd=home.parent,
             )
-            self._keep(services={**record.services, name: handle})
+            self.keep(services={**record.services, name: handle})
 
     def forget(self, name: str) -> None:
         """Strike a service that has left for good off the record."""
-        self._keep(services={n: h for n, h in self.record.services.items() if n != name})
+        self.keep(services={n: h for n, h in self.record.services.items() if n != name})
 
     def newcomer(self, kind: str) -> str:
         """A name for one more member of a kind."""
         numbers = [number_of(n) for n in self.record.services if kind_of(n) == kind]
         return f"{kind}-{max(numbers) + 1}"
 
-    def _keep(self, **changes: Any) -> None:
-        """Written at one go, without waiting: several members may come and go at once."""
+    def keep(self, **changes: Any) -> None:
+        """Change the record. Written at one go, without waiting: several members may come and go at once."""
         record = self.record
-        for field, value in changes.items():
-            setattr(record, field, value)
+        for name, value in changes.items():
+            setattr(record, name, value)
         write_record(self.stack.home, record)
 
     async def broker_is_back(self) -> None:

@@ -153,6 +153,7 @@ class Desk:
         state: Any = "running",
         how: str = "",
         done: bool = False,
+        cut_off: bool = False,
     ) -> TrainerStatus:
         return TrainerStatus(
             job=JobId(job),
@@ -161,6 +162,7 @@ class Desk:
             state=state,
             exit=how,
             done=done,
+            cut_off=cut_off,
         )
 
     def take_sent(self, kind: type[Any]) -> list[tuple[str, Any]]:

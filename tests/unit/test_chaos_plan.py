@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from realstack.planning import FAILURES, LONG_S, Act, Victim, draw_plan
+from realstack.planning import FAILURES, LONG_S, NETWORK, WAYS, Act, Victim, draw_plan
 
 MANY = sum(FAILURES.values())
 
@@ -18,8 +18,8 @@ def test_a_plan_stays_what_it_was() -> None:
     first = draw_plan(4711, 20)[0]
     assert [(s.act, s.victim, s.at) for s in first.steps] == [
         (Act.KILL, Victim.BROKER, 0),
-        (Act.KILL, Victim.SHARD, 0),
-        (Act.STOP, Victim.AGENT, 29),
+        (Act.RESET, Victim.STORE, 0),
+        (Act.STOP, Victim.SHARD, 12),
     ]
 
 
@@ -39,6 +39,26 @@ def test_as_many_failures_as_there_are_in_the_deck_are_of_every_kind() -> None:
     for seed in range(20):
         steps = [step for job in draw_plan(seed, MANY) for step in job.steps if step.fails]
         assert {(s.act, s.victim) for s in steps} == {(act, victim) for act, victim, _ in FAILURES}
+
+
+def test_failures_of_the_network_are_of_every_way_of_their_victims_and_shorter_and_longer_than_the_liveness_bound() -> (
+    None
+):
+    steps = [
+        step
+        for seed in range(20)
+        for job in draw_plan(seed, MANY)
+        for step in job.steps
+        if step.act in NETWORK
+    ]
+    for victim, ways in WAYS.items():
+        assert {s.way for s in steps if s.victim is victim} == set(ways)
+    for act in NETWORK:
+        lasts = [step.lasts_s for step in steps if step.act is act]
+        assert max(lasts) > 3.0 or act is Act.RESET
+        assert min(lasts) < 3.0 or act in (Act.ONE_WAY, Act.LOSSY)
+    assert {s.inbound for s in steps if s.act is Act.ONE_WAY} == {True, False}
+    assert not any(s.inbound for s in steps if s.act is not Act.ONE_WAY)
 
 
 def test_frozen_processes_stand_for_less_and_for_longer_than_the_time_after_which_they_are_lost() -> (

@@ -145,6 +145,9 @@ def test_the_stack_is_healthy_only_when_every_part_is(state: State) -> None:
         state.take_beat(beat, 0.0)
     assert set(status().values()) == {"ok"}
     assert status(Surroundings(False, None, "1"))["broker"] == "degraded"
+    blocked = Surroundings(True, None, "1", blocked="takes nothing")
+    assert health(state, 0.0, blocked)["parts"]["broker"]["detail"] == "takes nothing"
+    assert status(blocked)["broker"] == "degraded"
     assert status(Surroundings(True, "does not answer", "1"))["store"] == "degraded"
     assert status(Surroundings(True, None, "2"))["versions"] == "degraded"
     late = status(now_s=6.0)
@@ -190,6 +193,9 @@ def test_answers_say_when_they_are_old_and_how_old(state: State) -> None:
         "the monitor does not reach the broker: this is as of 3 s ago"
     )
     assert staleness(state, 17.0, here).startswith("no member of the stack was heard for 7 s")
+    blocked = Surroundings(True, None, "1", blocked="takes nothing", started_s=0.0)
+    assert staleness(state, 17.0, blocked) == "takes nothing: this is as of 7 s ago"
+    assert staleness(state, 14.0, blocked) == "", "what was heard just now is not old"
     state.take_beat(shard_beat(2), 16.0)
     assert staleness(state, 17.0, here).startswith("the scheduler was not heard for 7 s")
     assert queries.jobs(state, 10, "old")["stale"] == "old"

@@ -15,6 +15,7 @@ from elps.scheduler.core.events import (
     EchoHeard,
     WriteRecord,
 )
+from elps.scheduler.core.trainers import APART_S, FAILURE_LIMIT
 
 # --- what the leader reports ------------------------------------------------------------------------------------------
 
@@ -155,6 +156,30 @@ def test_five_exits_in_a_row_before_anything_was_ready_fail_the_job() -> None:
     assert desk.state() is JobState.FAILED
     assert "5 trainers in a row" in desk.record().reason
     assert "ImportError" in desk.record().reason
+
+
+def test_trainers_that_the_network_lets_down_fail_their_job_only_when_that_lasts() -> None:
+    desk = Desk()
+    desk.shard()
+    desk.agent()
+    desk.submit()
+
+    def cut_off() -> None:
+        [worker] = desk.workers()
+        exited = desk.trainer(worker, state="exited", how="exit code 3", cut_off=True)
+        desk.agent(trainers=[exited])
+        if desk.state() is not JobState.FAILED:
+            desk.agent(trainers=[])
+
+    for _ in range(20):
+        cut_off()
+        desk.shard()
+    assert desk.state() is not JobState.FAILED
+    for _ in range(FAILURE_LIMIT - 1):  # one was counted
+        assert desk.state() is not JobState.FAILED
+        desk.wait(APART_S)
+        cut_off()
+    assert desk.state() is JobState.FAILED
 
 
 def test_a_bad_agent_does_not_fail_a_job_that_trains_elsewhere() -> None:

@@ -112,6 +112,10 @@ class Client:
                 raise RetryLater(
                     f"the broker is not reachable ({error}): is it running? try `make status`"
                 ) from None
+            if blocked := self._bus.blocked:
+                raise RetryLater(
+                    f"{blocked} (this one may still be taken: hand it in again with the same id)"
+                ) from None
             waited = loop.time() - began >= 0.9 * self._timeout_s
             how = f"did not answer within {self._timeout_s:g} s" if waited else "is not there"
             kept = (

@@ -155,6 +155,8 @@ class TrainerStatus(msgspec.Struct, frozen=True, kw_only=True):
     rss_bytes: int = 0
     done: bool = False
     """It ended by itself and in order: its leader has nothing more for it, most often since the job is over."""
+    cut_off: bool = False
+    """It ended since its leader or a shard was out of reach: that is not its task's fault."""
 
 
 class AgentBeat(Message, frozen=True, kw_only=True, tag="agent"):

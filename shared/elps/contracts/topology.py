@@ -57,6 +57,10 @@ def timings_key(job: JobId) -> str:
     return f"timings.{job}"
 
 
+PROBE_KEY = "probe"
+"""Routing key of telemetry that no queue takes: whoever publishes it learns whether the broker takes messages."""
+
+
 def log_key(job: JobId) -> str:
     """Routing key of log lines of a job."""
     return f"log.{job}"

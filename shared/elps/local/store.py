@@ -57,6 +57,8 @@ class PrivateStore(PrivateServer):
         self.folder.mkdir(parents=True, exist_ok=True)
         argv = [str(self.binaries.server)]
         argv += ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        # Bound to the loopback as it is, of which its protected mode takes the one address for all.
+        argv += ["--protected-mode", "no"]
         argv += ["--save", "", "--appendonly", "yes", "--appendfsync", "everysec"]
         argv += [
             "--maxmemory-policy",

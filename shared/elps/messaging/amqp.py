@@ -29,7 +29,7 @@ from elps.messaging.consuming import (
     AmqpSubscription,
     queue_arguments,
 )
-from elps.messaging.link import Link
+from elps.messaging.link import ALARM, Link
 from elps.messaging.port import (
     DEAD_QUEUE,
     EXCHANGE_HEADER,
@@ -100,6 +100,15 @@ class AmqpBus:
     def connected(self) -> bool:
         """Whether the broker is reachable at the moment."""
         return self._publishing.up.is_set() and self._consuming.up.is_set()
+
+    @property
+    def blocked(self) -> str:
+        """See `Bus.blocked`."""
+        since = self._publishing.blocked_at
+        if since is None:
+            return ""
+        for_s = asyncio.get_running_loop().time() - since
+        return f"the broker has taken no messages for {for_s:.0f} s: {ALARM}"
 
     async def publish(
         self,
@@ -220,6 +229,8 @@ class AmqpBus:
         up = self._publishing.up
         if not confirm and not up.is_set():
             raise RetryLater(f"publish to {where}: the broker at {self._publishing.shown} is away")
+        if not confirm and (blocked := self.blocked):
+            raise RetryLater(f"publish to {where}: {blocked}")
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -241,7 +252,7 @@ class AmqpBus:
                         give_up()
                         await asyncio.sleep(AGAIN_S)
         except TimeoutError:
-            why = (
+            why = self.blocked or (
                 "it may be blocked by a memory or disk alarm"
                 if up.is_set()
                 else self._publishing.last_error

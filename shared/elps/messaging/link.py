@@ -36,8 +36,11 @@ PREPARE_S = 15.0
 """For the declarations: after a restart of the broker its quorum queues elect their leaders first."""
 HANG_UP_S = 2.0
 """For an orderly goodbye to a broker that may be gone."""
+ALARM = "a memory or disk alarm: rabbitmq-diagnostics alarms names it; give its host memory or disk, or raise the limit"
 ANNOUNCE_S = 10.0
 """How often a broker that stays away is logged."""
+LOOK_S = 0.5
+"""How often one looks whether the broker takes messages. Having to wait for so long means that it does not."""
 
 
 class Link:
@@ -51,6 +54,8 @@ class Link:
         self.up = asyncio.Event()
         self.last_error = "not connected yet"
         self.times_up = 0
+        self.blocked_at: float | None = None
+        """Since when the broker has taken nothing from this connection (loop time, s); None while it takes messages."""
         self._url = _checked(url)
         self._prepare = prepare
         self._lost = asyncio.Event()  #: set when the present connection must be given up
@@ -111,10 +116,33 @@ class Link:
             self.times_up += 1
             self.up.set()
             log.info("broker_connected", link=self.name, url=self.shown, times=self.times_up)
-            await lost.wait()
+            async with asyncio.TaskGroup() as tasks:
+                looking = tasks.create_task(self._look_for_alarms(connection))
+                await lost.wait()
+                looking.cancel()
         finally:
             self.up.clear()
+            self.blocked_at = None
             await _hang_up(connection)
+
+    async def _look_for_alarms(self, connection: Connection) -> None:
+        """Keep `blocked_at`. A broker short of memory or disk says so to those who publish, and reads no further."""
+        transport = connection.transport
+        assert transport is not None
+        clock = asyncio.get_running_loop().time
+        with contextlib.suppress(*CONNECTION_EXCEPTIONS):  # it is lost, and noticed by others
+            while True:
+                try:
+                    async with asyncio.timeout(LOOK_S):
+                        await transport.ready()
+                except TimeoutError:
+                    since = self.blocked_at = clock()
+                    log.warning("broker_blocks", link=self.name, url=self.shown, hint=ALARM)
+                    await transport.ready()
+                    self.blocked_at = None
+                    after_s = round(clock() - since, 1)
+                    log.info("broker_takes_again", link=self.name, after_s=after_s)
+                await asyncio.sleep(LOOK_S)
 
 
 async def declare_exchanges(connection: Connection) -> None:

@@ -232,6 +232,11 @@ class MemoryBus:
         """Whether the broker is reachable at the moment."""
         return self.broker.up.is_set() and not self._closed
 
+    @property
+    def blocked(self) -> str:
+        """Never: memory in one process is nobody's alarm."""
+        return ""
+
     async def publish(
         self,
         exchange: str,

@@ -84,6 +84,13 @@ class Bus(Protocol):
         """Whether the broker is reachable at the moment."""
 
     @property
+    def blocked(self) -> str:
+        """Since when and why a broker that is reachable takes no messages, for people; empty while it takes them.
+
+        A broker tells only those of an alarm who publish.
+        """
+
+    @property
     def stats(self) -> BusStats:
         """Counters, live."""
 
@@ -103,7 +110,7 @@ class Bus(Protocol):
         """Hand a message to the broker. A message that timed out may still arrive.
 
         `must_route`: raise `RetryLater` when no queue takes it. `confirm=False` does not await the broker's confirm,
-        and raises at once while the broker is away: for state that the next message repeats. A body above
+        and raises at once while the broker is away or blocks: for state that the next message repeats. A body above
         `MAX_MESSAGE_BYTES` raises `InvalidDocument`; an exchange that is not in `EXCHANGES` (or "", whose routing key
         is the queue's name) raises `ValueError`.
         """

@@ -113,6 +113,11 @@ class MemoryStore:
         self._available()
         return []
 
+    async def refuses(self) -> str:
+        """It takes what the process has memory for: always empty."""
+        self._available()
+        return ""
+
     async def close(self) -> None:
         """Refuse further calls of this object."""
         self._closed = True

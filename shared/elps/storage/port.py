@@ -53,6 +53,12 @@ class Store(Protocol):
     async def check(self) -> list[str]:
         """What is wrong with the store's own set-up (eviction policy, persistence), for people; empty: nothing is."""
 
+    async def refuses(self) -> str:
+        """Why the store takes no values at present though it answers (memory or disk full), and what to do, for people.
+
+        Empty when it takes them. Changes nothing in it.
+        """
+
     async def close(self) -> None:
         """Release the connections."""
 

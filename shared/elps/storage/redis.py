@@ -50,6 +50,9 @@ SCAN_COUNT = 500
 REMEMBERED_UPDATES = 64
 """Update ids kept for each counter: a repeat comes within seconds, a job's terms over its whole life."""
 
+PROBE_KEY = "elps:probe"
+"""Never there."""
+
 _TEMPORARY_ERRORS = (
     OutOfMemoryError,
     ReadOnlyError,
@@ -57,8 +60,11 @@ _TEMPORARY_ERRORS = (
     MasterDownError,
     TryAgainError,
 )
-_TEMPORARY_TEXT = re.compile(r"(?:^|caused error: )(?:MISCONF|BUSY|NOREPLICAS)\b")
+_TEMPORARY_TEXT = re.compile(r"(?:^|caused error: (?:\('|\(\")?)(?:MISCONF|BUSY|NOREPLICAS)\b")
 """Replies that heal without a change of ours. The library keeps the code of those only that it has no class for."""
+
+_CLOSED_TEXT = "handler is closed"
+"""Of the error with which uvloop refuses to write to a connection that was reset while it lay in the pool."""
 
 RAISE_TO = """
 local seen = redis.call('HGET', KEYS[1], 'u:' .. ARGV[2])
@@ -209,6 +215,16 @@ class RedisStore:
             )
         return problems
 
+    async def refuses(self) -> str:
+        """See `Store.refuses`: the writing of nothing to a key that is not there, which leaves none."""
+        try:
+            await self._call("write", methodcaller("setrange", PROBE_KEY, 0, b""))
+        except RetryLater as error:
+            return str(error)
+        except SetupError as error:  # this user may not; what else is wrong, its real writes tell
+            log.debug("store_command_refused", error=str(error))
+        return ""
+
     async def close(self) -> None:
         """Release the connections."""
         await self._client.aclose()
@@ -263,17 +279,23 @@ class RedisStore:
             async with asyncio.timeout(timeout_s):
                 while True:
                     try:
-                        return await act(self._client)
+                        return await self._attempt(act)
                     except (AuthenticationError, AuthorizationError) as error:
                         raise SetupError(f"store at {self.shown}: {error}") from None
                     except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+                        last = error
+                    except RuntimeError as error:
+                        if _CLOSED_TEXT not in str(error):
+                            raise
                         last = error
                     except ResponseError as error:
                         text = f"{type(error).__name__}: {error}"
                         if isinstance(error, _TEMPORARY_ERRORS) or _TEMPORARY_TEXT.search(
                             str(error)
                         ):
-                            raise RetryLater(f"store at {self.shown}, {what}: {text}") from None
+                            raise RetryLater(
+                                f"store at {self.shown}, {what}: {text}{_remedy(error)}"
+                            ) from None
                         raise SetupError(f"store at {self.shown}, {what}: {text}") from None
                     except RedisError as error:
                         raise SetupError(f"store at {self.shown}, {what}: {error}") from None
@@ -282,6 +304,30 @@ class RedisStore:
             raise RetryLater(
                 f"store at {self.shown}, {what}: no answer within {timeout_s:g} s; last: {last}"
             ) from None
+
+    async def _attempt(self, act: Callable[[Redis], Awaitable[T]]) -> T:
+        """Do it once, and let no cancellation be lost meanwhile.
+
+        The library sends with `asyncio.wait_for`, which before Python 3.12 drops one that comes when all is sent.
+        Whoever cancelled, or a time-out around this, would wait for ever.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        before = task.cancelling()
+        try:
+            return await act(self._client)
+        finally:
+            if task.cancelling() > before:
+                raise asyncio.CancelledError
+
+
+def _remedy(error: ResponseError) -> str:
+    """What to do about a reply that heals without a change of ours, for people; empty where it says so itself."""
+    if isinstance(error, OutOfMemoryError):
+        return " - raise its maxmemory, or free some: elps kill removes a job's checkpoints"
+    if "MISCONF" in str(error):
+        return " - free space on its disk; it takes writes again by itself"
+    return ""
 
 
 def _raw(value: bytes | memoryview) -> bytes | memoryview:

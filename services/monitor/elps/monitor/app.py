@@ -169,6 +169,7 @@ class Monitor:
         """Look after what goes silently: the store, the broker's return, members that left."""
         self.desk.state.members.forget(self._clock.monotonic())
         had_problem = self.desk.store_problem is not None
+        await self.desk.check_broker()
         await self.desk.check_store()
         reconnects, self._reconnects = self._reconnects, self._bus.stats.reconnects
         if reconnects != self._reconnects or (had_problem and self.desk.store_problem is None):

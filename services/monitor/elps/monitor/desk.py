@@ -141,6 +141,7 @@ class Desk:
         """Broker and store as they are."""
         return Surroundings(
             broker=self.bus.connected,
+            blocked=self.bus.blocked,
             store_problem=self.store_problem,
             version=self.version,
             started_s=self.started_s,
@@ -178,9 +179,17 @@ class Desk:
     async def check_store(self) -> None:
         """Ask the store how it is."""
         try:
-            self.store_problem = "; ".join(await self.store.check()) or None
+            problems = [*await self.store.check(), await self.store.refuses()]
+            self.store_problem = "; ".join(filter(None, problems)) or None
         except RetryLater as error:
             self.store_problem = str(error)
+
+    async def check_broker(self) -> None:
+        """Publish something, since a broker that takes nothing tells only those who do."""
+        with contextlib.suppress(RetryLater):
+            await self.bus.publish(
+                topology.TELEMETRY, topology.PROBE_KEY, b"{}", confirm=False, timeout_s=PASS_ON_S
+            )
 
     # --- within ---
 

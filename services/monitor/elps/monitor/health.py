@@ -19,6 +19,8 @@ class Surroundings:
     store_problem: str | None
     """What was wrong with the store when it was asked last; None when nothing."""
     version: str
+    blocked: str = ""
+    """Why the broker takes no messages though it is reachable; empty while it takes them."""
     started_s: float = -1e18
     """When the monitor began to listen, on its monotonic clock."""
 
@@ -27,7 +29,7 @@ def health(state: State, now_s: float, around: Surroundings) -> views.HealthView
     """Whether broker, store and every kind of member are there, and of one version."""
     members = state.members
     parts = {
-        "broker": _part(around.broker, "connected" if around.broker else "not reachable"),
+        "broker": _part(around.broker and not around.blocked, _broker(around)),
         "store": _part(around.store_problem is None, around.store_problem or "reachable"),
         "scheduler": _roster("scheduler", members.schedulers, now_s),
         "shards": _roster("shard", members.shards, now_s),
@@ -44,12 +46,18 @@ def staleness(state: State, now_s: float, around: Surroundings) -> str:
     silent_s = now_s - max(state.heard_s, around.started_s)
     if not around.broker:
         return f"the monitor does not reach the broker: this is as of {silent_s:.0f} s ago"
+    if around.blocked and silent_s > lost_s:
+        return f"{around.blocked}: this is as of {silent_s:.0f} s ago"
     if silent_s > lost_s:
         return f"no member of the stack was heard for {silent_s:.0f} s: this is as of then"
     silent_s = now_s - max(state.scheduler_heard_s, around.started_s)
     if silent_s > lost_s:
         return f"the scheduler was not heard for {silent_s:.0f} s: states of jobs are as of then"
     return ""
+
+
+def _broker(around: Surroundings) -> str:
+    return around.blocked or "connected" if around.broker else "not reachable"
 
 
 def _part(ok: bool, detail: str, count: int | None = None) -> views.PartView:

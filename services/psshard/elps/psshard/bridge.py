@@ -25,6 +25,8 @@ class Bridge:
 
     def __init__(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
         self.store = store
+        self.store_trouble = ""
+        """What the store answered last to who wrote a checkpoint here, while that was a refusal; set by any thread."""
         self._loop = loop
         self._lock = threading.Lock()
         self._rows: deque[tuple[JobId, IterationRow]] = deque(maxlen=MAX_WAITING)

@@ -31,7 +31,12 @@ class Keeper:
         self._skips: list[Interval] = []  #: newest list to be kept
         self._keeping_skips = False  #: a thread writes it, until it is the newest
         self._at_work = 0  #: background threads
-        self.trouble = ""  #: what the store last answered, while it does not
+        self._trouble = ""  #: what the store last answered, while it does not
+
+    @property
+    def trouble(self) -> str:
+        """What the store last answered to the leader, or to this shard's share in the job, while it refuses."""
+        return self._trouble or self._bridge.store_trouble
 
     def manifests(self) -> list[Manifest]:
         """All valid checkpoints, newest first."""
@@ -88,12 +93,12 @@ class Keeper:
             try:
                 answer = self._bridge.wait(call(), STORE_WAIT_S, "the store")
             except RetryLater as error:
-                self.trouble = str(error)
+                self._trouble = str(error)
                 log.warning("waiting_for_store", job=self._job, reason=str(error))
                 if self.closed.wait(RETRY_S):
                     raise
             else:
-                self.trouble = ""
+                self._trouble = ""
                 return answer
 
     @property

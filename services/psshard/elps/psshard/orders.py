@@ -218,13 +218,16 @@ class Orders:
                         STORE_WAIT_S,
                         "the store",
                     )
+                    self._bridge.store_trouble = ""
                     break
                 except RetryLater as error:
+                    self._bridge.store_trouble = str(error)
                     log.warning(
                         "checkpoint_lags", job=self.job, version=aside.version, reason=str(error)
                     )
                     time.sleep(RETRY_S)
             else:
+                self._bridge.store_trouble = ""
                 return
             aside.release(partition)
         self.member.wrote(aside, digests)

@@ -116,6 +116,7 @@ class Live:
     succession: Succession | None = None  #: only while the record has an allocation
     requeue: str = ""  #: why the job shall be checkpointed and queued again; empty: it shall not
     failures: int = 0  #: trainers in a row that ended before they were ready
+    cut_off_at: float | None = None  #: when one was counted last that was cut off, monotonic s
     late: int = 0  #: rounds in a row in which something was not ready in time
     avoid: dict[AgentId, None] = field(
         default_factory=dict

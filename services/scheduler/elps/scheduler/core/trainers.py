@@ -12,15 +12,27 @@ from elps.scheduler.core.suspicion import suspect_leader
 
 FAILURE_LIMIT = 5
 """Trainers in a row that end before they are ready: then the fault is not theirs."""
+APART_S = 3.0
+"""Between two of them that were cut off and are counted."""
 
 
 def worker_ended(
-    book: Book, job: JobId, worker: WorkerId, how: str, now: Moment, *, done: bool = False
+    book: Book,
+    job: JobId,
+    worker: WorkerId,
+    how: str,
+    now: Moment,
+    *,
+    done: bool = False,
+    cut_off: bool = False,
 ) -> None:
     """A trainer has ended; count it if it never was ready, and fail the job if that cannot go on.
 
     `done`: its leader had nothing more for it. Most likely the job is over and the leader's word of that is on its way,
     since its heartbeats do not come by the agent's way: until it is heard nobody takes the trainer's place.
+
+    `cut_off`: the network let it down. A failure of that ends all that are started until it is over: of those that end
+    in a short time one is counted.
     """
     live = book.live[job]
     suspect_leader(book, job, now)
@@ -34,6 +46,10 @@ def worker_ended(
             return  # of those that end before the word can be there one is counted
     if not early:
         return
+    if cut_off:
+        if live.cut_off_at is not None and now.mono - live.cut_off_at < APART_S:
+            return
+        live.cut_off_at = now.mono
     live.failures += 1
     if live.failures >= FAILURE_LIMIT:
         text = f"{live.failures} trainers in a row ended before they were ready; the last, {worker} on {agent}: {how}"

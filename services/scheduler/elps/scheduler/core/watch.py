@@ -129,7 +129,7 @@ def _trainer_shown(
         book.dismiss(job, status.worker, why, now)
     else:
         how = status.exit or "ended without a word"
-        worker_ended(book, job, status.worker, how, now, done=status.done)
+        worker_ended(book, job, status.worker, how, now, done=status.done, cut_off=status.cut_off)
 
 
 def _gone(

@@ -32,7 +32,16 @@ from elps.worker.core.roster import (
     TrainerKey,
 )
 from elps.worker.settings import Settings
-from elps.worker.zygote.protocol import Began, Ended, Failed, Forked, FromZygote, NotForked, Ready
+from elps.worker.zygote.protocol import (
+    EXIT_CUT_OFF,
+    Began,
+    Ended,
+    Failed,
+    Forked,
+    FromZygote,
+    NotForked,
+    Ready,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -262,9 +271,9 @@ class Trainers:
                 self._bury(tag, f"could not be forked: {reason}")
             case Ended(tag=tag, status=status):
                 code = os.waitstatus_to_exitcode(status)
-                self._bury(tag, describe_exit(code), done=code == 0)
+                self._bury(tag, describe_exit(code), done=code == 0, cut_off=code == EXIT_CUT_OFF)
 
-    def _bury(self, tag: int, how: str, *, done: bool = False) -> None:
+    def _bury(self, tag: int, how: str, *, done: bool = False, cut_off: bool = False) -> None:
         """A trainer is gone: read its last words and tell the roster."""
         process = self._processes.pop(tag)
         if process.pidfd >= 0:
@@ -276,7 +285,7 @@ class Trainers:
         log.info("trainer_exited", job=process.key.job, worker=process.key.worker, how=how)
         text = f"{how}\n{errors}" if errors else how
         now = self._clock.monotonic()
-        self._carry_out(self._roster.exited(process.key, text, now, done=done))
+        self._carry_out(self._roster.exited(process.key, text, now, done=done, cut_off=cut_off))
 
     async def _bury_all(self, how: str) -> None:
         """The zygote is gone, and its children with it: the kernel sees to that, and this makes sure."""

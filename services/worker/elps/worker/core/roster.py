@@ -137,6 +137,7 @@ class _Trainer:
     ending: _Ending | None = None
     #: Only when EXITED: by itself, with nothing more to do.
     done: bool = False
+    cut_off: bool = False
 
 
 class Roster:
@@ -178,6 +179,7 @@ class Roster:
                 pid=t.pid,
                 exit=t.exit,
                 done=t.done,
+                cut_off=t.cut_off,
             )
             for k, t in self._trainers.items()
         ]
@@ -268,14 +270,20 @@ class Roster:
         trainer.stage, trainer.pid = Stage.RUNNING, pid
         return [BeatNow()]
 
-    def exited(self, key: TrainerKey, how: str, now: float, *, done: bool = False) -> list[Command]:
-        """The process is gone, or never came to be; `how` says why, for people. `done`: its exit code says success."""
+    def exited(
+        self, key: TrainerKey, how: str, now: float, *, done: bool = False, cut_off: bool = False
+    ) -> list[Command]:
+        """The process is gone, or never came to be; `how` says why, for people.
+
+        `done`: its exit code says success. `cut_off`: it says that those it works with are out of reach.
+        """
         trainer = self._with_process(key, "exited")
         if trainer.ending and trainer.ending.forget:
             del self._trainers[key]
             self._remember(key, now)
         else:
             trainer.done = done and trainer.ending is None
+            trainer.cut_off = cut_off and trainer.ending is None
             trainer.stage, trainer.exit, trainer.ending = Stage.EXITED, how, None
             self._bound_exited(now)
         return [*self._admit(), BeatNow()]

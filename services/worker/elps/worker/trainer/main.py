@@ -37,6 +37,7 @@ from elps.worker.trainer.reaching import (
     reach,
 )
 from elps.worker.trainer.shards import Shards
+from elps.worker.zygote.protocol import EXIT_CUT_OFF
 
 LEADER_REACH_S = 20.0
 LEADER_SILENT_S = 20.0
@@ -47,7 +48,7 @@ MAX_TRACEBACK_CHARS = 20_000
 MAX_LINE_CHARS = 2_000
 """Of each line of it, so that a message of any length hides none of the others."""
 
-EXIT_DONE, EXIT_FAILED, EXIT_ORPHANED = 0, 1, 3
+EXIT_DONE, EXIT_FAILED = 0, 1
 
 
 def run(start: StartTrainer, env: Mapping[str, str]) -> int:
@@ -70,7 +71,7 @@ def run(start: StartTrainer, env: Mapping[str, str]) -> int:
         return EXIT_DONE
     except ElpsError as error:
         _say(f"elps: {error}")
-        return EXIT_ORPHANED
+        return EXIT_CUT_OFF
     try:
         return _work(start, env, leader, machine)
     except StaleTerm as error:
@@ -78,7 +79,7 @@ def run(start: StartTrainer, env: Mapping[str, str]) -> int:
         return EXIT_DONE
     except (ConnectionEnded, ProtocolError, TimeoutError, ShardUnreachable) as error:
         _say(f"elps: {error}")
-        return EXIT_ORPHANED
+        return EXIT_CUT_OFF
     finally:
         leader.close()
 

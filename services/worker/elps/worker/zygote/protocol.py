@@ -83,6 +83,9 @@ ToZygote = ForkRequest | SignalRequest
 FromZygote = Ready | Failed | Forked | Began | NotForked | Ended
 P = TypeVar("P")
 
+EXIT_CUT_OFF = 3
+"""With this a trainer exits whose leader or shards are out of reach."""
+
 to_zygote: msgspec.json.Decoder[ToZygote] = msgspec.json.Decoder(ToZygote)
 from_zygote: msgspec.json.Decoder[FromZygote] = msgspec.json.Decoder(FromZygote)
 
