@@ -31,9 +31,9 @@ class Game:
             self("worker_ready", w)
             self("asked", w)
 
-    def __call__(self, event: str, *facts: Any) -> list[Command]:
+    def __call__(self, event: str, *facts: Any, **more: Any) -> list[Command]:
         timed = () if event == "pushed" else (self.now,)
-        self.said = getattr(self.clock, event)(*facts, *timed)
+        self.said = getattr(self.clock, event)(*facts, *timed, **more)
         self.all += self.said
         return self.said
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from protocol_game import A, B, C, Game, S, V
 
-from elps.contracts.ids import ShardId
+from elps.contracts.ids import ShardId, WorkerId
 from elps.psshard.core import commands as do
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Timing
@@ -172,6 +172,29 @@ def test_the_third_death_on_the_same_samples_fails_the_job_with_the_last_exit(ki
     assert failed.reason == (
         f"3 workers died on samples [0, 1) of {what}; the last was w3: signal 11 (SIGSEGV)"
     )
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_who_was_let_down_by_the_network_has_not_died_of_the_samples(kind: str) -> None:
+    evaluates = {"evaluate_every": 1, "test_samples": 1} if kind == "evaluate" else {}
+    g = Game(A, geometry=Geometry(samples=100, batch=1), **evaluates)
+    if kind == "evaluate":
+        g.compute(A)
+        g.held(1)
+    g("worker_lost", A, "gone")
+    for w in ("w2", "w3", "w4"):
+        g("worker_ready", WorkerId(w))
+        g("asked", WorkerId(w))
+        g("worker_lost", WorkerId(w), "gone")
+        g("exit_seen", WorkerId(w), "exit code 3", spared=True)
+    assert not g.of(do.Fail)
+    for w in ("w5", "w6"):
+        g("worker_ready", WorkerId(w))
+        g("asked", WorkerId(w))
+        assert not g.of(do.Fail)
+        g("worker_lost", WorkerId(w), "gone")
+    g("exit_seen", WorkerId("w6"), "signal 9 (SIGKILL)")
+    assert "3 workers died" in g.of(do.Fail)[0].reason
 
 
 def test_without_word_of_the_last_exit_the_job_fails_soon_with_what_is_known() -> None:

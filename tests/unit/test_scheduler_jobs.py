@@ -7,6 +7,7 @@ from scheduler_desk import Desk
 from elps.contracts.epoch import Term
 from elps.contracts.ids import JobId
 from elps.contracts.messages import (
+    DirectJob,
     HostJob,
     StopTrainer,
 )
@@ -270,3 +271,24 @@ def test_a_records_changes_tell_its_life_from_its_submission_on() -> None:
     assert [c.state for c in changes] == [JobState.QUEUED, JobState.STARTING, JobState.RUNNING]
     assert changes[0].reason == "submitted"
     assert changes[-1].at == desk.record().changed_at
+
+
+def test_the_leader_hears_whom_the_network_or_its_machine_has_let_down() -> None:
+    desk = Desk()
+    desk.start()
+    [worker] = desk.workers()
+    desk.agent(trainers=[desk.trainer(worker, state="exited", how="exit code 3", cut_off=True)])
+    told = desk.take_sent(DirectJob)[-1][1]
+    assert (list(told.exits), told.spared) == ([worker], [worker])
+    desk = Desk()
+    desk.start()
+    [worker] = desk.workers()
+    desk.agent(trainers=[desk.trainer(worker, state="exited", how="signal 9")])
+    told = desk.take_sent(DirectJob)[-1][1]
+    assert (list(told.exits), told.spared) == ([worker], [])
+    desk = Desk()
+    desk.start()
+    [worker] = desk.workers()
+    del desk.agents["a1"]
+    desk.wait(7)
+    assert desk.take_sent(DirectJob)[-1][1].spared == [worker]

@@ -227,6 +227,8 @@ class DirectJob(Message, frozen=True, kw_only=True, tag="direct_job"):
     """Trainers that the leader may admit, newly started ones included."""
     exits: dict[WorkerId, str] = {}
     """Trainers that ended, with what their agents saw."""
+    spared: list[WorkerId] = []
+    """Those of them that the network or their machine has let down: they have not died of what they computed."""
     shards: list[Address] = []
     """Shards that the partitions are to lie on from now on; with `plan` 0 nothing is said of them."""
     plan: int = 0

@@ -8,12 +8,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import Protocol
 
 import structlog
 
 from elps.contracts.epoch import Epoch
-from elps.contracts.ids import JobId, ShardId
+from elps.contracts.ids import JobId, ShardId, WorkerId
 from elps.contracts.messages import Address, BatchPlan, DirectJob, Phase
 from elps.psshard.beginning import Beginning
 from elps.psshard.core.batches import Batches, Tail
@@ -49,6 +50,12 @@ class Leader(Protocol):
         """Give the clock an event and execute what it commands."""
 
 
+def _exit_seen(
+    worker: WorkerId, text: str, spared: bool, clock: Clock, now: float
+) -> list[Command]:
+    return clock.exit_seen(worker, text, now, spared=spared)
+
+
 class Directions:
     """What the scheduler said last. Carried out by one thread, the leader's ticker."""
 
@@ -74,7 +81,8 @@ class Directions:
             not_begun = lead.clock is None and lead.origin.history is None
             not_begun &= not lead.beginning.holders
         for worker, text in sorted(message.exits.items()):
-            lead.event(lambda clock, now, w=worker, t=text: clock.exit_seen(w, t, now))  # type: ignore[misc]
+            spared = worker in message.spared
+            lead.event(partial(_exit_seen, worker, text, spared))
         for link, why in unwanted:
             log.info("trainer_unwanted", job=lead.job, worker=link.worker, reason=why)
             link.stop(why)

@@ -144,9 +144,16 @@ class Clock(Relocating):
             self._deaths.died(worker, lease, cause, now)
         self._out += self._lending.leave(worker, f"{worker} is lost: {cause}", pushed)
 
-    def exit_seen(self, worker: WorkerId, text: str, now: float) -> list[Command]:
-        """An agent told how a worker's process ended, whose connection may look alive for a while yet."""
-        self._lose(worker, text, now)
+    def exit_seen(
+        self, worker: WorkerId, text: str, now: float, *, spared: bool = False
+    ) -> list[Command]:
+        """An agent told how a worker's process ended, whose connection may look alive for a while yet.
+
+        `spared`: the network, or its machine, has let it down.
+        """
+        self._lose(worker, text, now, died=not spared)
+        if (lease := self._deaths.exited(worker, spared=spared)) is not None:
+            self._lending.forgive(lease)
         if (verdict := self._deaths.verdict(now, worker, text)) is not None:
             self._fail(verdict)
         return self._serve(now)

@@ -8,6 +8,9 @@ from elps.contracts.ids import WorkerId
 from elps.psshard.core.lending import Lease
 from elps.psshard.core.rules import EXIT_WAIT_S
 
+REMEMBERED = 16
+"""Deaths that may be taken back."""
+
 
 @dataclass
 class _Doom:
@@ -18,17 +21,33 @@ class _Doom:
 
 
 class Deaths:
-    """Counts deaths by lease; after the last one it waits a moment for what an agent saw of the exit."""
+    """Counts deaths by lease; after the last one it waits a moment for what an agent saw of the exit.
+
+    Who ended since the network or its machine let it down has not died of its lease: its death is taken back.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._doom: _Doom | None = None
+        self._died: dict[WorkerId, Lease] = {}  #: how they ended is not known yet, the newest last
 
     def died(self, worker: WorkerId, lease: Lease, cause: str, now: float) -> None:
         """A worker was lost with this lease in hand, its version complete: it may have died of it."""
         lease.piece.deaths += 1
+        self._died[worker] = lease
+        for old in list(self._died)[:-REMEMBERED]:
+            del self._died[old]
         if lease.piece.deaths >= self._limit:
             self._doom = _Doom(lease, worker, cause, now)
+
+    def exited(self, worker: WorkerId, *, spared: bool) -> Lease | None:
+        """It is known how a worker ended. The lease that it has not died of, although it was counted."""
+        lease = self._died.pop(worker, None)
+        if lease is None or not spared:
+            return None
+        if self._doom is not None and self._doom.worker == worker:
+            self._doom = None
+        return lease
 
     @property
     def doomed(self) -> bool:

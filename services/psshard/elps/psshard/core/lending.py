@@ -151,6 +151,15 @@ class Lending:
         self.cuts[t].free(piece, parts, self._rules.geometry.cut)
         return out
 
+    def forgive(self, lease: Lease) -> None:
+        """Nobody has died of this lease: what it is cut into by now is not suspected for it."""
+        current = self.round if lease.kind == "evaluate" else None
+        there = current is not None and current.version == lease.version
+        cut = current.cut if current is not None and there else self.cuts.get(lease.version)
+        for piece in cut.pieces if cut is not None else ():
+            if lease.piece.interval.contains(piece.interval):
+                piece.deaths = max(0, piece.deaths - 1)
+
     def next_boundary(self, t: int) -> int:
         """The first version that nobody was lent anything beyond, t or later."""
         begun = [v for v, cut in self.cuts.items() if any(p.begun for p in cut.pieces)]

@@ -68,6 +68,9 @@ class Reign:
         default_factory=dict
     )  #: workers that their agent's heartbeat has shown
     exits: dict[WorkerId, str] = field(default_factory=dict)  #: how workers ended, the newest last
+    spared: set[WorkerId] = field(
+        default_factory=set
+    )  #: those of them that the network or their machine has let down
     retiring: dict[WorkerId, Retiring] = field(
         default_factory=dict
     )  #: not needed any more, but may finish what they compute: in no allocation, their agents still have them
@@ -311,10 +314,12 @@ class Book:
         if live.unwritten and now.mono - live.written_at >= self.bounds.progress_s:
             self.update(self.records[job], now)
 
-    def dismiss(self, job: JobId, worker: WorkerId, reason: str, now: Moment) -> None:
+    def dismiss(
+        self, job: JobId, worker: WorkerId, reason: str, now: Moment, *, spared: bool = False
+    ) -> None:
         """Take one worker away from a job that goes on; its leader is told why, and lends its work to others."""
         reign, agent = self._take_worker(job, worker, now)
-        self.tell_exit(reign, worker, reason)
+        self.tell_exit(reign, worker, reason, spared=spared)
         self.note("worker_dismissed", True, job=job, worker=worker, agent=agent, reason=reason)
 
     def retire(self, job: JobId, worker: WorkerId, reason: str, now: Moment) -> None:
@@ -332,11 +337,14 @@ class Book:
         self.reallocate(job, now, plan=allocation.plan + 1)
 
     @staticmethod
-    def tell_exit(reign: Reign, worker: WorkerId, how: str) -> None:
-        """Have the leader told that a worker has ended."""
+    def tell_exit(reign: Reign, worker: WorkerId, how: str, *, spared: bool = False) -> None:
+        """Have the leader told that a worker has ended; `spared`: for nothing that it computed."""
         reign.exits[worker] = how
+        if spared:
+            reign.spared.add(worker)
         for old in list(reign.exits)[:-REMEMBERED_EXITS]:
             del reign.exits[old]
+            reign.spared.discard(old)
 
     def _take_worker(self, job: JobId, worker: WorkerId, now: Moment) -> tuple[Reign, AgentId]:
         record, reign = self.records[job], self.live[job].reign

@@ -137,6 +137,7 @@ def _direct(
             goal=goal,
             workers=admitted,
             exits=dict(reign.exits),
+            spared=sorted(reign.spared),
             shards=targets if told else [],
             plan=allocation.plan if told else 0,
             lost=sorted(allocation.lost),

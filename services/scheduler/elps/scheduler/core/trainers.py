@@ -38,7 +38,8 @@ def worker_ended(
     suspect_leader(book, job, now)
     agent = allocation_of(book, job).workers[worker]
     early = live.reign is not None and worker in live.reign.started
-    book.dismiss(job, worker, f"trainer {worker} on agent {agent}: {how}", now)
+    why = f"trainer {worker} on agent {agent}: {how}"
+    book.dismiss(job, worker, why, now, spared=cut_off)
     if done and live.reign is not None:
         asked = live.reign.sent_away
         live.reign.sent_away = True

@@ -158,7 +158,7 @@ def agent_lost(book: Book, agent: AgentId, why: str, now: Moment) -> None:
     for record, allocation, _, reign in book.holding():
         for worker, at in allocation.workers.items():
             if at == agent:
-                book.dismiss(record.id, worker, why, now)
+                book.dismiss(record.id, worker, why, now, spared=True)
         for worker in _gone(reign, agent, {}):
             _retired(book, record.id, reign, worker, why, now)
 
