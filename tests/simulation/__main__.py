@@ -18,7 +18,10 @@ def main() -> None:
         began = time.process_time()
         outcome = simulate(seed)
         took = time.process_time() - began
-        print(f"{seed}: {outcome.took_s:.0f} s, waited {outcome.waited_s:.1f}, took {took:.2f} s", *outcome.faults)
+        print(
+            f"{seed}: {outcome.took_s:.0f} s, waited {outcome.waited_s:.1f}, took {took:.2f} s",
+            *outcome.faults,
+        )
         bad += bool(outcome.faults)
     print(f"{bad} are bad")
 

@@ -16,9 +16,9 @@ from elps.messaging.faults import Faults
 from elps.messaging.memory import MemoryBroker
 from elps.psshard.app import ShardService
 from elps.runtime.service import Context, Service
+from elps.runtime.settings import read
 from elps.scheduler.app import Scheduler
 from elps.scheduler.settings import Settings
-from elps.runtime.settings import read
 from elps.storage.memory import MemoryStore
 from elps.worker.app import WorkerAgent
 
@@ -92,7 +92,7 @@ class Cluster:
         except asyncio.CancelledError:
             if not process.dead:
                 self.story.wrong(f"{name} was cancelled")
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - told, and a fault of the seed
             if not process.dead:
                 self.story.wrong(f"{name} has ended: {_told(error)}")
         else:

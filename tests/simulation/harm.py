@@ -91,6 +91,8 @@ class Harm:
                 await self._take_away(strike, whom)
             case Act.SILENCE | Act.CUT | Act.PART:
                 await self._cut_off(strike, whom)
+            case Act.RESET:
+                self.cluster.network.reset(whom)
             case Act.BROKER:
                 await self._while_gone(strike, self.cluster.broker)
             case Act.STORE:

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -31,6 +31,7 @@ from simulation.threads import Threads
 from simulation.trainers import Output, Unnoticing, ZygoteLink, counting_job
 
 from elps.optim import warm_up
+from elps.scheduler.core.core import Core
 
 BESIDE = ("elps.cli", "elps.local", "elps.monitor", "elps.client.http")
 """No part of a simulation."""
@@ -43,6 +44,9 @@ NEEDED = (
     "elps.storage.checkpoints",
     "elps.client.control",
 )
+
+Change = tuple[Any, str, Any]
+"""Whose attribute is replaced, its name, and by what."""
 
 
 class Time:
@@ -103,6 +107,17 @@ warmed_up = functools.cache(warm_up)
 """Once for all simulations."""
 
 
+def _checked(handle: Callable[..., Any]) -> Callable[..., Any]:
+    """The scheduler's books must never contradict themselves."""
+
+    def checked(core: Core, *args: Any) -> Any:
+        commands = handle(core, *args)
+        core.check_invariants()
+        return commands
+
+    return checked
+
+
 @functools.cache
 def _uses(module: ModuleType) -> list[tuple[ModuleType, str]]:
     """Where in elps a module of the standard library is named."""
@@ -118,8 +133,10 @@ def _uses(module: ModuleType) -> list[tuple[ModuleType, str]]:
 
 
 @contextlib.contextmanager
-def injected(loop: VirtualLoop, threads: Threads, network: Network) -> Iterator[None]:
-    """Have elps live in a simulation."""
+def injected(
+    loop: VirtualLoop, threads: Threads, network: Network, more: Sequence[Change] = ()
+) -> Iterator[None]:
+    """Have elps live in a simulation, and changed where a rule is to be left out."""
     chance = Chance(loop.rng.getrandbits(64))
     in_place_of: dict[ModuleType, Any] = {
         time: Time(loop, threads),
@@ -129,7 +146,9 @@ def injected(loop: VirtualLoop, threads: Threads, network: Network) -> Iterator[
         secrets: chance,
         uuid: chance,
     }
-    changes = [(m, name, new) for old, new in in_place_of.items() for m, name in _uses(old)]
+    changes: list[Change] = [
+        (m, name, new) for old, new in in_place_of.items() for m, name in _uses(old)
+    ]
     module = importlib.import_module
     changes += [
         (concurrent.futures._base, "threading", threads),
@@ -146,7 +165,9 @@ def injected(loop: VirtualLoop, threads: Threads, network: Network) -> Iterator[
         (module("elps.messaging.memory"), "Receiver", AtHome),
         (module("elps.psshard.app"), "rss_bytes", lambda pid=0: 0),
         (module("elps.psshard.app"), "warm_up", warmed_up),
+        (Core, "handle", _checked(Core.handle)),
     ]
+    changes += more
     before = [(m, name, getattr(m, name)) for m, name, _ in changes]
     switch_s = sys.getswitchinterval()
     for m, name, new in changes:

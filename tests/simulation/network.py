@@ -19,7 +19,7 @@ from simulation.clockwork import Process, VirtualLoop, current
 from simulation.threads import Thread, Threads
 
 DELAY_S = 2e-3
-"""The longest way of a piece."""
+"""The longest way of a piece, where the network is not slow."""
 DEAD_S = 10.0
 """As `elps.wire.connection` sets TCP's bounds."""
 BACKLOG = 256
@@ -30,14 +30,19 @@ _END = None  #: in place of a piece: the other side says nothing more
 class Network:
     """Who listens where, and who is cut off."""
 
-    def __init__(self, loop: VirtualLoop, threads: Threads) -> None:
-        self.loop, self.threads = loop, threads
+    def __init__(self, loop: VirtualLoop, threads: Threads, slowness: float) -> None:
+        self.loop, self.threads, self._slowness = loop, threads, slowness
         self.rng = random.Random(loop.rng.random())
         self.listening: dict[tuple[str, int], Socket] = {}
         self.open: dict[Socket, None] = {}
         self.cut: dict[str, float] = {}  #: places, and since when
         self._port = 20_000
         loop.connect = self._probe
+
+    def delay_s(self) -> float:
+        """Of a piece: most are quick, few are late."""
+        most_s = DELAY_S if self.rng.random() < 0.2 else DELAY_S / 10
+        return most_s * self.rng.random() * self._slowness
 
     def port(self) -> int:
         self._port += 1
@@ -51,14 +56,20 @@ class Network:
         since = self.cut[place] = self.loop.now
         self.loop.call_later(DEAD_S, self._give_up, place, since)
 
+    def reset(self, place: str) -> None:
+        """All connections between a place and others are lost."""
+        self._break_off(place, errno.ECONNRESET)
+
     def _give_up(self, place: str, since: float) -> None:
-        if self.cut.get(place) != since:
-            return
+        if self.cut.get(place) == since:
+            self._break_off(place, errno.ETIMEDOUT)
+
+    def _break_off(self, place: str, error: int) -> None:
         for sock in list(self.open):
-            peer = sock.peer
-            if peer is not None and self.apart(sock.process, peer.process):
-                if place in (sock.process.place, peer.process.place):
-                    sock.break_off(errno.ETIMEDOUT)
+            if sock.peer is not None:
+                places = sock.process.place, sock.peer.process.place
+                if place in places and places[0] != places[1]:
+                    sock.break_off(error)
 
     def join(self, place: str) -> None:
         """It is there again."""
@@ -68,10 +79,10 @@ class Network:
 
     async def _probe(self, host: str, port: int) -> bool:
         asker = current()
-        await asyncio.sleep(self.rng.random() * DELAY_S)
+        await asyncio.sleep(self.delay_s())
         listener = self.listening.get((host, port))
-        while listener is not None and self.apart(asker, listener.process):
-            await asyncio.sleep(1.0)  # its caller has a bound
+        if listener is not None and self.apart(asker, listener.process):
+            await asyncio.Event().wait()  # its caller has a bound
         return listener is not None
 
 
@@ -126,7 +137,7 @@ class Socket:
         network, me = self.network, self.network.threads.me()
         assert me is not None
         until = network.loop.now + (self._timeout_s or 120.0)
-        me.park(network.rng.random() * network_delay(network))
+        me.park(network.delay_s())
         listener = network.listening.get(address)
         if listener is not None and network.apart(self.process, listener.process):
             while network.loop.now < until and network.apart(self.process, listener.process):
@@ -237,7 +248,7 @@ class Socket:
         if self._held or network.apart(self.process, self.peer.process):
             self._held.append(piece)
             return
-        arrives = network.loop.now + network.rng.random() * network_delay(network)
+        arrives = network.loop.now + network.delay_s()
         self._due = max(self._due + 1e-6, arrives)
         network.loop.call_exactly_at(self._due, self.peer._arrive, piece)
 
@@ -262,11 +273,6 @@ class Socket:
         self._error = self._error or error
         self._held.clear()
         self._wake()
-
-
-def network_delay(network: Network) -> float:
-    """Most pieces are quick, few are late."""
-    return DELAY_S if network.rng.random() < 0.2 else DELAY_S / 10
 
 
 class Sockets:

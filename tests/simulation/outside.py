@@ -15,7 +15,6 @@ from elps.messaging.port import Delivery
 from elps.messaging.receiving import Receiver, Settle
 from elps.storage.memory import MemoryStore
 
-
 NOTICED_S = 8.0
 """The broker takes back what a client has after two heartbeats that did not come."""
 STORE_S = 2e-3
@@ -156,5 +155,3 @@ class Store:
 
     async def close(self) -> None:
         """The shared one stays."""
-
-

@@ -12,8 +12,10 @@ from simulation.trainers import SAMPLES
 BATCH = 8
 FIRST_S, LAST_S = 0.2, 9.0
 """When harm is done."""
+BURSTS, BURST_S = 0.4, 1.5
+"""Share of the seeds in which all of it comes within so short a time."""
 LONGEST_S = 9.0
-"""It lasts no longer: longer than anybody is waited for before he counts as lost, and than most waits of the data plane."""
+"""It lasts no longer: more than it takes to count as lost."""
 
 
 class Act(Enum):
@@ -24,6 +26,7 @@ class Act(Enum):
     SILENCE = "cut off from the broker"
     CUT = "cut off from the data plane"
     PART = "cut off from both"
+    RESET = "all connections of the data plane are lost"
     BROKER = "no broker"
     STORE = "no store"
     SCALE = "scale"
@@ -53,6 +56,9 @@ class Plan:
     messages: dict[str, float]
     """How messages of the control plane are lost, doubled and late."""
     preempts: float
+    """How likely a thread loses the processor where it takes a lock."""
+    slowness: float
+    """How many times as long as usual the data plane's pieces take."""
 
 
 def draw(seed: int) -> Plan:
@@ -63,7 +69,12 @@ def draw(seed: int) -> Plan:
     jobs = [_job(rng, n, len(shards)) for n in range(1, rng.choice((1, 1, 2, 2, 3)) + 1)]
     services = ["scheduler", *shards, *agents]
     names = [str(document["id"]) for _, document in jobs]
-    strikes = [_strike(rng, services, names) for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 4)))]
+    first_s, last_s = FIRST_S, LAST_S
+    if rng.random() < BURSTS:
+        first_s = rng.uniform(first_s, last_s)
+        last_s = first_s + BURST_S
+    count = rng.choice((0, 1, 1, 2, 2, 3, 4, 6))
+    strikes = [_strike(rng, rng.uniform(first_s, last_s), services, names) for _ in range(count)]
     calm = rng.random() < 0.3
     messages = {
         "drop": 0.0 if calm else rng.choice((0.0, 0.02, 0.1)),
@@ -72,7 +83,8 @@ def draw(seed: int) -> Plan:
         "delay_s": rng.choice((0.005, 0.005, 0.3)),
     }
     ordered = sorted(strikes, key=lambda strike: strike.at_s)
-    return Plan(services, jobs, ordered, messages, rng.choice((0.0, 0.01, 0.05)))
+    preempts, slowness = rng.choice((0.0, 0.01, 0.05)), rng.choice((1.0, 1.0, 5.0, 25.0))
+    return Plan(services, jobs, ordered, messages, preempts, slowness)
 
 
 def _job(rng: random.Random, number: int, shards: int) -> tuple[float, dict[str, Any]]:
@@ -95,8 +107,8 @@ def _job(rng: random.Random, number: int, shards: int) -> tuple[float, dict[str,
     return rng.uniform(0.0, 3.0), document
 
 
-def _strike(rng: random.Random, services: list[str], jobs: list[str]) -> Strike:
-    at, lasts = rng.uniform(FIRST_S, LAST_S), rng.choice((0.2, 1.0, 3.0, LONGEST_S)) * rng.random()
+def _strike(rng: random.Random, at: float, services: list[str], jobs: list[str]) -> Strike:
+    lasts = rng.choice((0.2, 1.0, 3.0, LONGEST_S)) * rng.random()
     match rng.randrange(10):
         case 0 | 1 | 2:
             whom = rng.choice((*services, "leader", "leader", "trainer", "trainer"))
@@ -104,7 +116,7 @@ def _strike(rng: random.Random, services: list[str], jobs: list[str]) -> Strike:
         case 3:
             return Strike(at, Act.STOP, rng.choice((*services, "leader")), lasts, rng.randrange(4))
         case 4 | 5:
-            act = rng.choice((Act.SILENCE, Act.CUT, Act.PART))
+            act = rng.choice((Act.SILENCE, Act.CUT, Act.PART, Act.RESET, Act.RESET))
             return Strike(at, act, rng.choice((*services, "leader")), lasts, rng.randrange(4))
         case 6:
             return Strike(at, rng.choice((Act.BROKER, Act.STORE)), "", lasts)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulation.clockwork import START_S, Process, VirtualLoop
 from simulation.cluster import Cluster
 from simulation.harm import Harm
-from simulation.injecting import injected
+from simulation.injecting import Change, injected
 from simulation.network import Network
-from simulation.plans import Plan, draw
+from simulation.plans import draw
 from simulation.resting import Rest
 from simulation.story import Story
 from simulation.threads import Threads
@@ -43,14 +44,14 @@ class Outcome:
         return "\n".join([*self.lines, f"seed {self.seed}:", *self.faults])
 
 
-def simulate(seed: int, plan: Plan | None = None) -> Outcome:
-    """Run a seed to its end."""
-    plan = plan or draw(seed)
+def simulate(seed: int, without: Sequence[Change] = ()) -> Outcome:
+    """Run a seed to its end, `without` some rules."""
+    plan = draw(seed)
     rng = random.Random(seed)
     loop = VirtualLoop(rng)
     story = Story(loop)
     threads = Threads(loop, story.wrong, plan.preempts)
-    network = Network(loop, threads)
+    network = Network(loop, threads, plan.slowness)
     SIMULATION.rng = random.Random(rng.random())
     SIMULATION.start_main, SIMULATION.trainers = threads.start_main, {}
     waited_s = 0.0
@@ -75,10 +76,10 @@ def simulate(seed: int, plan: Plan | None = None) -> Outcome:
                 running.process.kill()
             await asyncio.sleep(UNWINDS_S)
 
-    with injected(loop, threads, network), story.told_by_logs():
+    with injected(loop, threads, network, without), story.told_by_logs():
         try:
             Process(USER, "10.0.0.1").run_in(loop.run_until_complete, live())
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - told, and a fault of the seed
             story.wrong(f"{type(error).__name__}: {error}")
         finally:
             loop.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextvars
 import random
+import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -60,10 +61,9 @@ class Thread:
             self._target(*self._args)
         except GreenletExit:
             pass
-        except BaseException as error:
-            self._threads.report(
-                f"thread {self.name} of {self.process.name}: {type(error).__name__}: {error}"
-            )
+        except BaseException:  # noqa: BLE001 - told, and a fault of the seed
+            told = traceback.format_exc(limit=-8)
+            self._threads.report(f"thread {self.name} of {self.process.name}: {told}")
         finally:
             self.ended = True
             if self in self.process.threads:
@@ -184,7 +184,11 @@ class Lock:
         return True
 
     def release(self) -> None:
-        assert self._owner is not None
+        me = self._threads.me()
+        if self._owner is not (me or self._threads):
+            assert me is not None
+            assert me.process.dead, "a lock is let go by who does not hold it"
+            return  # it unwinds out of a wait
         self._depth -= 1
         if not self._depth:
             self._owner = None
@@ -230,8 +234,6 @@ class Condition:
             if not me.process.dead:
                 self._lock.acquire()
                 self._lock._depth = depth
-            else:  # it unwinds, and lets go of what it thinks it has
-                self._lock._owner, self._lock._depth = me, depth
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
         until = None if timeout is None else self._threads.loop.now + timeout

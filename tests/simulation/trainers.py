@@ -111,6 +111,7 @@ class Trainer(Process):
         super().__init__(f"{start.worker}@{agent.name}", agent.host, agent.name)
         self._start, self._told, self._code = start, told, 0
         self.tag = tag
+        self.forked = False
         SIMULATION.trainers[self] = None
         agent.at_death.append(self.kill)
         self.at_death.append(lambda: agent.at_death.remove(self.kill))
@@ -131,6 +132,9 @@ class Trainer(Process):
 
     def signal(self, number: int) -> None:
         if self.dead:
+            return
+        if not self.forked:  # as over the zygote's socket: a signal comes after the fork
+            asyncio.get_running_loop().call_later(FORK_S, self.signal, number)
             return
         if number in self.handlers and self.main is not None:
             self.main.interrupt(number)
@@ -167,11 +171,11 @@ class ZygoteLink:
         return -1, -1
 
     def _forked(self, trainer: Trainer) -> None:
-        if self._agent.dead:
+        if trainer.dead:
             return
+        trainer.forked = True
         self._say(Forked(tag=trainer.tag, pid=trainer.tag))
-        if not trainer.dead:
-            self._later(FORK_S, lambda: None if trainer.dead else trainer.begin())
+        self._later(FORK_S, lambda: None if trainer.dead else trainer.begin())
 
     def signal(self, tag: int, number: int) -> None:
         self._later(FORK_S, self._trainers[tag].signal, number)
