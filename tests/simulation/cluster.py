@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import traceback
 from typing import Any
 
-from simulation.clockwork import Process, VirtualLoop, current
+from simulation.clockwork import UNIX_S, Process, VirtualLoop, current
 from simulation.network import Network
 from simulation.outside import Bus, Store
 from simulation.story import Story
@@ -35,7 +36,7 @@ class Clock:
         return self._loop.now
 
     def time(self) -> float:
-        return 1_700_000_000.0 + self._loop.now
+        return UNIX_S + self._loop.now
 
 
 class Running:
@@ -111,6 +112,4 @@ class Cluster:
 
 
 def _told(error: BaseException) -> str:
-    import traceback
-
     return "".join(traceback.format_exception(error, limit=-8))

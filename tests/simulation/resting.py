@@ -19,8 +19,8 @@ from elps.messaging.port import Delivery, Queue
 from elps.storage.checkpoints import all_manifests, load_vector
 
 LOOK_S = 0.5
-ENDS_S = 75.0
-"""From the end of all harm to the end of the last job."""
+ENDS_S = 45.0
+"""From the end of all harm to the end of the last job. The longest single wait is a trainer's for a shard, 30 s."""
 RESTS_S = 20.0
 """From there until nothing is left over."""
 BEATS_S = 2.5

@@ -12,7 +12,7 @@ from simulation.cluster import Cluster
 from simulation.harm import Harm
 from simulation.injecting import Change, injected
 from simulation.network import Network
-from simulation.plans import draw
+from simulation.plans import Act, draw
 from simulation.resting import Rest
 from simulation.story import Story
 from simulation.threads import Threads
@@ -44,9 +44,9 @@ class Outcome:
         return "\n".join([*self.lines, f"seed {self.seed}:", *self.faults])
 
 
-def simulate(seed: int, without: Sequence[Change] = ()) -> Outcome:
-    """Run a seed to its end, `without` some rules."""
-    plan = draw(seed)
+def simulate(seed: int, without: Sequence[Change] = (), acts: Sequence[Act] = ()) -> Outcome:
+    """Run a seed to its end, `without` some rules, and with more of some acts."""
+    plan = draw(seed, acts)
     rng = random.Random(seed)
     loop = VirtualLoop(rng)
     story = Story(loop)

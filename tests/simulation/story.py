@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,6 +76,4 @@ class Story:
 
 
 def _error() -> str:
-    import traceback
-
     return traceback.format_exc(limit=-6)
