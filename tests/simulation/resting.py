@@ -23,8 +23,8 @@ ENDS_S = 45.0
 """From the end of all harm to the end of the last job. The longest single wait is a trainer's for a shard, 30 s."""
 RESTS_S = 20.0
 """From there until nothing is left over."""
-BEATS_S = 2.5
-"""Within it everybody has told of himself."""
+BEATS_S = 1.3
+"""Within it everybody has told of himself, unless that was lost."""
 
 
 class Rest:
