@@ -16,7 +16,7 @@ ARGS    ?=
 XDIST   := -n 3 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format schema type test unit integration e2e chaos soak cover bench up down status clean demo elastic
+.PHONY: help setup lint format schema type test unit integration e2e simulation chaos soak cover bench up down status clean demo elastic
 .SUFFIXES:
 
 help: ## Show this list
@@ -64,6 +64,10 @@ integration: setup ## Tests with a real broker and store, those of the contracts
 
 e2e: setup ## Whole jobs
 	$(BIN)/pytest -m 'not long' tests/e2e $(ARGS)
+
+# With SEED that one alone, told line by line.
+simulation: $(STAMP) ## All services in one thread and virtual time, while everything fails; one seed, with its story: SEED=4711
+	$(if $(SEED),cd tests && ../$(BIN)/python -m simulation $(SEED),$(BIN)/pytest tests/simulation $(ARGS))
 
 # With KILLS the seeded run alone, told as it happens.
 chaos: setup ## Kill, freeze and cut off (ARGS='-m long' for the long ones); the seeded run alone: SEED=4711 KILLS=20

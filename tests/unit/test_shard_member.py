@@ -247,6 +247,17 @@ def test_whoever_waits_is_told_when_the_job_is_dropped() -> None:
     assert not member.assign(NEXT, assignment(cut_into([2])))
 
 
+def test_values_that_come_once_the_job_is_dropped_are_no_fault() -> None:
+    member = Member(document(iterations=1))
+    partitions = cut_into([2, 2])
+    member.assign(EPOCH, assignment(partitions, iterations=1))
+    reports: list[Report] = []
+    member.report = reports.append
+    member.close()  # while a checkpoint is being loaded, say
+    bring_zeros(member, EPOCH, partitions)
+    assert reports == []
+
+
 def test_a_shard_without_partitions_is_never_waited_for() -> None:
     member = Member(document())
     reports: list[Report] = []

@@ -36,7 +36,7 @@ class Listener:
     ) -> None:
         self._secret_of, self._check, self._serve = secret_of, check, serve
         self._lock = threading.Lock()
-        self._open: set[Connection] = set()
+        self._open: dict[Connection, None] = {}  #: in the order in which they came
         self._shaking = 0  #: connections whose handshake is not over
         self._closed = threading.Event()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -86,7 +86,7 @@ class Listener:
                 with self._lock:
                     self._shaking -= 1
                     if connection is not None:
-                        self._open.add(connection)
+                        self._open[connection] = None
             if self._closed.is_set():  # meanwhile: `close` may not have seen this connection
                 return
             self._serve(connection, hello)
@@ -98,7 +98,8 @@ class Listener:
             log.exception("connection_failed", peer=connection.peer if connection else "?")
         finally:
             with self._lock:
-                self._open.discard(connection)
+                if connection is not None:
+                    self._open.pop(connection, None)
             if connection is not None:
                 connection.close()
 

@@ -124,7 +124,7 @@ class Member(Ending, Voice):
         """Hand in a partition's first values; repeats change nothing."""
         with self._changed:
             slab, part, assignment = self._slab, self._part, self._assignment
-            if epoch != self._epoch or partition not in self._awaited:
+            if epoch != self._epoch or partition not in self._awaited or self._closed:
                 return
             assert slab is not None
             assert part is not None

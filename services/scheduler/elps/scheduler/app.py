@@ -76,6 +76,7 @@ class Scheduler:
         self._bus, self._clock, self._settings = context.bus, context.clock, settings
         self._archive = Archive(context.store)
         self._incarnation = uuid.uuid4().hex
+        self._version = version("elps")
         self._seq = 0
         self._rival = ""  #: incarnation of another scheduler that was heard last
         self._core: Core
@@ -248,7 +249,7 @@ class Scheduler:
             host=socket.gethostname(),
             pid=os.getpid(),
             jobs=self._core.counts(),
-            version=version("elps"),
+            version=self._version,
         )
         await self._bus.publish(
             topology.MEMBERS, topology.SCHEDULER_BEAT, encode(beat), confirm=False

@@ -77,7 +77,7 @@ def places_of(shards: Any) -> list[Place]:
 class _Dialled:
     """A connection that is being made."""
 
-    done: threading.Event = field(default_factory=threading.Event)
+    done: threading.Event = field(default_factory=lambda: threading.Event())
     unwanted: bool = False
     connection: Connection | None = None  #: set before `done`, if it was made
 
