@@ -52,9 +52,16 @@ class Cluster:
     """All of them. Names: `scheduler`, `shard-N`, `agent-N`."""
 
     def __init__(
-        self, loop: VirtualLoop, threads: Threads, network: Network, story: Story, faults: Faults
+        self,
+        loop: VirtualLoop,
+        threads: Threads,
+        network: Network,
+        story: Story,
+        faults: Faults,
+        policy: str,
     ) -> None:
         self.loop, self.threads, self.network, self.story = loop, threads, network, story
+        self._policy = policy
         self.rng = random.Random(loop.rng.random())
         self.broker, self.store = MemoryBroker(faults), MemoryStore()
         self.running: dict[str, Running] = {}
@@ -79,7 +86,9 @@ class Cluster:
         name = process.name
         if name.startswith("shard"):
             return {"ELPS_SHARD_ID": name, "ELPS_HOST": process.host, "ELPS_LEAVE_S": "20"}
-        return {"ELPS_AGENT_ID": name, "ELPS_WORKER_SLOTS": "2"} if "-" in name else {}
+        if name.startswith("agent"):
+            return {"ELPS_AGENT_ID": name, "ELPS_WORKER_SLOTS": "2"}
+        return {"ELPS_POLICY": self._policy}
 
     def _service(self, name: str, context: Context) -> Any:
         if name == SCHEDULER:

@@ -59,6 +59,8 @@ class Plan:
     """How messages of the control plane are lost, doubled and late."""
     preempts: float
     """How likely a thread loses the processor where it takes a lock."""
+    policy: str
+    """Of the scheduler."""
     slowness: float
     """How many times as long as usual the data plane's pieces take."""
 
@@ -88,7 +90,8 @@ def draw(seed: int, acts: Sequence[Act] = ()) -> Plan:
     }
     ordered = sorted(strikes, key=lambda strike: strike.at_s)
     preempts, slowness = rng.choice((0.0, 0.01, 0.05)), rng.choice((1.0, 5.0, 25.0, 60.0))
-    return Plan(services, jobs, ordered, messages, preempts, slowness)
+    policy = rng.choice(("fifo", "eps"))
+    return Plan(services, jobs, ordered, messages, preempts, policy, slowness)
 
 
 def _aimed(rng: random.Random, act: Act, services: list[str], jobs: list[str]) -> Strike:

@@ -59,7 +59,7 @@ def simulate(seed: int, without: Sequence[Change] = (), acts: Sequence[Act] = ()
     async def live() -> None:
         nonlocal waited_s
         faults = Faults(seed, **plan.messages)  # type: ignore[arg-type]
-        cluster = Cluster(loop, threads, network, story, faults)
+        cluster = Cluster(loop, threads, network, story, faults, plan.policy)
         for name in plan.services:
             cluster.start(name)
         harm = Harm(cluster, plan)
