@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from elps.contracts.epoch import Term
 from elps.contracts.ids import JobId
 from elps.contracts.job import JobDocument
@@ -11,8 +13,11 @@ from elps.contracts.messages import HostJob
 from elps.contracts.state import Progress
 from elps.contracts.texts import REASON_CHARACTERS
 from elps.psshard.bridge import Bridge
+from elps.psshard.core.rules import Rules
 from elps.psshard.reporting import Reporter
+from elps.storage.checkpoints import Manifest
 from elps.storage.memory import MemoryStore
+from elps.stream.geometry import Geometry
 
 
 async def test_an_event_names_its_term_and_its_reason_is_bounded() -> None:
@@ -32,3 +37,26 @@ async def test_an_event_names_its_term_and_its_reason_is_bounded() -> None:
     assert len(event.reason) <= REASON_CHARACTERS
     assert event.reason.startswith("signal 9")
     assert event.reason.endswith("the end")
+
+
+@pytest.mark.parametrize(
+    ("heard", "stored", "shown"), [(None, 20, 20), (10, 20, 20), (20, 10, 20), (None, None, None)]
+)
+async def test_the_newest_evaluation_is_shown_also_if_only_the_checkpoint_tells_of_it(
+    heard: int | None, stored: int | None, shown: int | None
+) -> None:
+    """A leader that was cut off from the broker has evaluated and written; another goes on from there."""
+    host = HostJob(
+        job=JobId("j"), document=JobDocument(task="softmax", iterations=20), term=Term(2, 1),
+        secret="", shards=[], workers=[],
+        progress=Progress(metrics_iteration=heard, metrics={"at": heard}),
+    )  # fmt: skip
+    manifest = Manifest(
+        job=JobId("j"), name="1.1-20", term=1, iteration=20, at=0.0, layout={}, dtype="float32",
+        partitions=[], samples=40, batch=4, granule=1, test_samples=9, skips=[], fingerprint="f",
+        code_hash="c", metrics={"at": stored}, metrics_iteration=stored,
+    )  # fmt: skip
+    reporter = Reporter(host, Bridge(MemoryStore(), asyncio.get_running_loop()))
+    reporter.opened(Rules(Geometry(40, 4), 20), manifest)
+    assert reporter.progress.metrics_iteration == shown
+    assert reporter.progress.metrics == {"at": shown}

@@ -80,7 +80,10 @@ class Reporter:
             checkpoint=checkpoint,
             redone_iterations=self.progress.redone_iterations + redone,
         )
-        if isinstance(source, Manifest) and self.progress.metrics_iteration is None:
+        known_at = self.progress.metrics_iteration
+        told_at = source.metrics_iteration if isinstance(source, Manifest) else None
+        # The scheduler may not have heard of the newest evaluation, which is not done again.
+        if isinstance(source, Manifest) and told_at is not None and told_at > (known_at or -1):
             self._change(metrics=source.metrics, metrics_iteration=source.metrics_iteration)
 
     def evaluated_at(self, source: Source) -> int:
