@@ -33,7 +33,7 @@ class Left:
     copy: bool = False
 
     def claim(self, p: PartitionId) -> Claim:
-        oldest = max(self.version - 1, self.block.first)
+        oldest = self.block.oldest(self.version)
         return Claim(p, p, p + 1, self.version, self.steps, oldest, self.copy)
 
 
@@ -73,9 +73,11 @@ def bequeathed(shard: Shard) -> Estate:
     if shard.part is None:  # the term that ends was never opened here
         return shard.estate
     part, sealed = shard.part, "unsealed" not in shard.world.off
+    if not part.inheritable and "in-between" not in shard.world.off:
+        return Estate()
     blocks = {
         p: Left(
-            _heirloom(shard.slab[p]) if sealed else shard.slab[p], part.version(p), part.steps(p)
+            shard.slab[p].heirloom() if sealed else shard.slab[p], part.version(p), part.steps(p)
         )
         for p in part.partitions
     }
@@ -87,11 +89,6 @@ def bequeathed(shard: Shard) -> Estate:
                 blocks[p] = Left(shard.block_of(copy), copy.version, copy.state[2], copy=True)
                 skips |= set(copy.skips) if "copied-skips" not in shard.world.off else set()
     return Estate(shard.opened, shard.epoch, blocks, tuple(sorted(skips)))
-
-
-def _heirloom(block: Block) -> Block:
-    """Its values and state; what was collected of the open iteration stays with those who may still add to it."""
-    return type(block)(list(block.values), block.momentum, first=block.first, skips=block.skips)
 
 
 def inherit(shard: Shard, part: Part, slab: Slab, mine: list[PartitionId], start: int) -> bool:

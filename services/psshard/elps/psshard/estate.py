@@ -28,7 +28,7 @@ class Estate:
         """`blocks` were owned here; `copies` were not, or not any more."""
         self._epoch, self._assignment, self._part = epoch, assignment, part
         # From a leader that did not say what its values come from nothing can be inherited.
-        known = assignment.history is not None
+        known = assignment.history is not None and part.inheritable
         self._blocks = dict(blocks) if known else {}
         bounds = {PartitionId(n): (start, stop) for n, start, stop in assignment.partitions}
         self._bounds = {p: bounds[p] for p in self._blocks}

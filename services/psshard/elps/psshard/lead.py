@@ -29,6 +29,7 @@ from elps.psshard.core import commands as do
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command
 from elps.psshard.core.inheriting import Inheritance
+from elps.psshard.core.unbarred import clock_for
 from elps.psshard.directions import Directions
 from elps.psshard.inorder import InOrder
 from elps.psshard.keeping import Keeper
@@ -107,7 +108,7 @@ class Lead(Resuming):
                 self.checkpointing.forget()
                 self.reporter.opened(rules, source)
                 numbers = count(1)
-                clock = self.clock = Clock(
+                clock = self.clock = clock_for(rules)(
                     rules,
                     self.origin.holders,
                     self.origin.start,

@@ -176,7 +176,7 @@ class PullConnection:
                 break
             self._connection.send(self._head(ask, partition, len(body)), body=body)
         if status is Status.OK and not self._member.still_readable(
-            ask.epoch, partitions, ask.iteration
+            ask.epoch, partitions, ask.iteration, newest=ask.newest
         ):
             status = Status.GONE
         self._end(ask, status)
@@ -195,7 +195,8 @@ class PullConnection:
                 return status
         dtype = np.dtype(self._member.document.dtype)
         into = self._scratch[: sum(known)].view(dtype)
-        if not self._member.gather(ask.epoch, partitions, ask.iteration, into):
+        gather = self._member.gather
+        if not gather(ask.epoch, partitions, ask.iteration, into, newest=ask.newest):
             return Status.GONE
         pieces: list[memoryview | bytes | bytearray] = []
         at, raw = 0, self._scratch.data
@@ -209,7 +210,13 @@ class PullConnection:
     def _wait(self, ask: Header, partition: PartitionId) -> Status:
         while True:
             status = self._member.wait_for(
-                ask.epoch, partition, ask.iteration, self._worker, ask.ticket, PULL_WAIT_S
+                ask.epoch,
+                partition,
+                ask.iteration,
+                self._worker,
+                ask.ticket,
+                PULL_WAIT_S,
+                newest=ask.newest,
             )
             if status is not None:
                 return status

@@ -140,7 +140,8 @@ class Clock(Relocating):
         what = "worker_lost" if died else "worker_left"
         self._out.append(do.Remark(what, cause, worker, self.t))
         lease = self._lending.hands.get(worker)
-        if died and lease is not None and lease.version <= self.t and self._complete_everywhere:
+        begun = lease is not None and lease.version <= self.t + self.rules.ahead
+        if died and lease is not None and begun and self._complete_everywhere:
             self._deaths.died(worker, lease, cause, now)
         self._out += self._lending.leave(worker, f"{worker} is lost: {cause}", pushed)
 
@@ -260,9 +261,13 @@ class Clock(Relocating):
             while self.t < min(self.held.values()):
                 self._complete(now)
             self._deadlines.moved(now)
-            if self._goal.halt is None:
-                self._out += self._saving.begin(self.t)
+            self._save()
         return self._serve(now)
+
+    def _save(self) -> None:
+        """A version is complete everywhere, and its gate is not announced: checkpoint it if it is time."""
+        if self._goal.halt is None:
+            self._out += self._saving.begin(self.t)
 
     def _complete(self, now: float) -> None:
         cut, whole = self._lending.cuts.pop(self.t, None), self.rules.geometry.iteration(self.t)

@@ -167,6 +167,10 @@ class Moving:
         wave, self._wave = self._wave, None
         return [do.Unfollow(wave.number)] if wave is not None else []
 
+    def wants(self, now: float) -> bool:
+        """Whether there is something to move, or to be found out, now: a job without a barrier stands still for it."""
+        return self._wave is not None or not (self._over or self._idle or now < self._retry_at)
+
     # --- how it stands ------------------------------------------------------------------------------------------------
 
     @property

@@ -15,7 +15,7 @@ from elps.psshard.core.cut import Cut, Hold, Piece
 from elps.stream.interval import Interval
 
 KEPT = 3
-"""Iterations that wait for what is on its way; an older one goes out with what it has."""
+"""Complete iterations that wait for what is on its way; an older one goes out with what it has."""
 
 
 @dataclass
@@ -81,9 +81,10 @@ class Rows:
     def take(self) -> list[IterationDone]:
         """Rows that are whole, or that waited long enough, in order."""
         out = []
+        newest = max((t for t, row in self._open.items() if row.done is not None), default=-1)
         for t in sorted(self._open):
             row = self._open[t]
-            if row.done is None or not (row.whole or max(self._open) >= t + KEPT):
+            if row.done is None or not (row.whole or newest >= t + KEPT):
                 break
             out.append(self._close(t))
         return out

@@ -1,0 +1,1 @@
+UNBARRED_FAULTS = {}
