@@ -58,14 +58,11 @@ class UnbarredClock(Clock):
     def _move(self, now: float) -> None:
         """Stand still at a boundary for as long as there is something to move; only there copies are made."""
         goal, moving = self._goal, self._moving
+        if goal.halt is None and goal.save is None and self._saving.writing is None:
+            goal.halt = self._next_boundary() if moving.wants(now) else None
         if goal.halts(self.t):
             self._out += moving.look(self.t, now)
-        if not moving.wants(now):
-            goal.halt = None
-        elif goal.halt is None and goal.save is None and self._saving.writing is None:
-            goal.halt = self._next_boundary()
-            if goal.halts(self.t):
-                self._move(now)
+            goal.halt = goal.halt if moving.wants(now) else None
 
     def _check_gate(self) -> None:
         assert self.t - 1 <= self.gate <= self.t + self.rules.ahead + 1, (self.gate, self.t)
