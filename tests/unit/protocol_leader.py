@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from protocol_estate import Successor
@@ -18,7 +18,9 @@ from elps.psshard.core import commands as do
 from elps.psshard.core.batches import Batches
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command, Timing
+from elps.psshard.core.holes import Applied
 from elps.psshard.core.inheriting import Inheritance, Stocktaking
+from elps.psshard.core.unbarred import UnbarredClock
 from elps.stream.interval import Interval
 
 if TYPE_CHECKING:
@@ -81,7 +83,9 @@ class Leader(Successor):
             self.placed = place(world.sizes, self.wanted, current=self.placed)
         self._begin(max(self.checkpoints, default=0))
 
-    def _begin(self, start: int, *, ahead: bool = False) -> None:
+    def _begin(
+        self, start: int, *, ahead: bool = False, applied: Sequence[Applied] | None = None
+    ) -> None:
         world = self.world
         self.rolling_back = self.resting = False
         self.start = self.wanted_at = start
@@ -105,6 +109,8 @@ class Leader(Successor):
             ahead=ahead and "rests-ahead" not in world.off,
             batches=self.batches,
         )
+        if isinstance(self.clock, UnbarredClock) and applied is not None:
+            self.clock.take_over(applied)
         if self.heir is not None:
             self.clock.go_on(self.metrics)
         world.history = self.history  # the scheduler hears of it

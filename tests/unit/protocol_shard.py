@@ -329,6 +329,10 @@ class Shard(Heir):
         else:
             slab[p].total += g
 
+    def applied(self, _block: Block, _version: int) -> tuple[Interval, ...] | None:
+        """What is in the values beyond a version; None with a barrier."""
+        return None
+
     def _acknowledge(
         self, trainer: Trainer, epoch: Epoch, t: int, interval: Interval, p: PartitionId
     ) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Self
 
 sys.path.append(str(Path(__file__).parent))
 
+from protocol_following import Copy
 from protocol_job import Job, State, draw_job
 from protocol_shard import Block, Pull, Shard, Slab
 from protocol_world import World
@@ -30,6 +31,8 @@ from elps.contracts.ids import PartitionId
 from elps.psshard.core.applying import Applying
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Lend
+from elps.psshard.core.holes import merged
+from elps.psshard.core.inheriting import Stocktaking
 from elps.psshard.core.part import Advance, Part
 from elps.psshard.core.unbarred import UnbarredClock
 from elps.stream.interval import Interval, IntervalSet
@@ -61,6 +64,10 @@ class LiveBlock(Block):
     def at(cls, version: int, state: State) -> Self:
         return cls([state[0]], state[1], first=version)
 
+    @classmethod
+    def of(cls, copy: Copy) -> Self:
+        return replace(cls.at(copy.version, copy.state), skips=copy.skips)
+
     def heirloom(self) -> Block:
         return replace(self, values=list(self.values), feeds=[], applied=IntervalSet(self.applied))
 
@@ -89,6 +96,16 @@ class LiveShard(Shard):
         block.values[0] += g
         block.momentum += interval.size
         block.applied.add(interval)
+
+    def applied(self, block: Block, version: int) -> tuple[Interval, ...]:
+        assert isinstance(block, LiveBlock)
+        geometry = self.world.job.geometry
+        by_iteration: dict[int, list[Interval]] = {}
+        for interval in block.applied:
+            t = geometry.iteration_of(interval.lo)
+            if t >= version and "no-holes" not in self.world.off:
+                by_iteration.setdefault(t, []).append(interval)
+        return tuple(i for t in sorted(by_iteration) for i in merged(by_iteration[t]))
 
     def _advance(self, part: Part, slab: Slab, p: PartitionId) -> None:
         advance = part.due(p)
@@ -131,6 +148,7 @@ class UnbarredWorld(World):
         *,
         part: type[Applying] = Applying,
         clock: Callable[..., Clock] = UnbarredClock,
+        taking: type[Stocktaking] = Stocktaking,
         focus: str | None = None,
         off: frozenset[str] = frozenset(),
         bound: int | None = None,
@@ -144,6 +162,7 @@ class UnbarredWorld(World):
             seed,
             part=kind,
             clock=clock,
+            taking=taking,
             focus=focus or r.choice(FOCUSES),
             off=off,
             thorough=thorough,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from protocol_fault import Fault
+from protocol_inheriting_faults import KeptSkips
 
 from elps.contracts.epoch import Epoch
 from elps.contracts.ids import PartitionId, WorkerId
 from elps.psshard.core.applying import Applying
 from elps.psshard.core.commands import Command, LeaseKind
 from elps.psshard.core.cut import Piece
+from elps.psshard.core.holes import Applied
 from elps.psshard.core.lending import Lending
 from elps.psshard.core.part import Advance, Reading, Verdict
 from elps.psshard.core.unbarred import UnbarredClock
@@ -159,6 +162,25 @@ class MovesAlong(UnbarredClock):
         super(UnbarredClock, self)._move(now)
 
 
+class NoPoints(UnbarredClock):
+    """What was begun under another leader is cut anew."""
+
+    def take_over(self, partitions: Sequence[Applied]) -> None:
+        super().take_over(partitions)
+        self._lending.holes = None
+
+
+class NotBeyond(UnbarredClock):
+    """It may rest at any version that is complete, although newer gradients are applied somewhere."""
+
+    def take_over(self, partitions: Sequence[Applied]) -> None:
+        evaluated = self._lending.evaluated
+        super().take_over(partitions)
+        self._least, self._lending.evaluated = self.start, evaluated
+        self._lending.opened = self.gate = self.start - 1
+        self._out.clear()
+
+
 def _off(what: str = "", **how: Any) -> dict[str, Any]:
     return {"off": frozenset(what.split()), **how}
 
@@ -171,7 +193,21 @@ UNBARRED_FAULTS = {
     "no-gate": Fault("a pull does not wait for the gate", 1000, {"part": NoGateAtPulls}),
     "no-adding": Fault("what is being applied counts as applied", 300, {"part": NoAdding}),
     "no-aside": Fault("applied before it is copied for a checkpoint", 300, _off("no-aside")),
-    "in-between": Fault("gone on from values between versions", 1000, _off("in-between", focus="heirs")),
+    "no-holes": Fault(
+        "what is applied beyond the version is not told", 300, _off("no-holes", focus="heirs")
+    ),
+    "no-points": Fault(
+        "pieces of which partitions have a part", 600, {"clock": NoPoints, "focus": "heirs"}
+    ),
+    "not-beyond": Fault(
+        "it rests where some are beyond", 600, {"clock": NotBeyond, "focus": "heirs"}
+    ),
+    "unsealed": Fault(
+        "who was applying goes on to apply", 600, _off("unsealed", focus="heirs")
+    ),
+    "all-in-force": Fault(
+        "skips kept for later come into force", 3000, {"taking": KeptSkips, "focus": "heirs"}
+    ),
     "beyond-evaluations": Fault(
         "lent beyond an evaluation", 300, {"clock": _lending(BeyondEvaluations)}
     ),

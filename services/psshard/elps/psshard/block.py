@@ -211,6 +211,10 @@ class Block:
         with self._lock:
             return max(self._version - 1, self._first)
 
+    def applied(self) -> tuple[Interval, ...] | None:
+        """What is in the values of the iterations from the newest version on; None under ``bsp``, where nothing is."""
+        return None
+
     def newest(self) -> tuple[int, int]:
         """Newest version written, and the steps behind it."""
         with self._lock:

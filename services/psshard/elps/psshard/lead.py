@@ -29,7 +29,7 @@ from elps.psshard.core import commands as do
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command
 from elps.psshard.core.inheriting import Inheritance
-from elps.psshard.core.unbarred import clock_for
+from elps.psshard.core.unbarred import UnbarredClock, clock_for
 from elps.psshard.directions import Directions
 from elps.psshard.inorder import InOrder
 from elps.psshard.keeping import Keeper
@@ -123,6 +123,8 @@ class Lead(Resuming):
                     batches=self._directions.batches,
                 )
                 if isinstance(source, Inheritance):
+                    if isinstance(clock, UnbarredClock) and source.applied is not None:
+                        clock.take_over(source.applied)
                     clock.go_on(self.reporter.progress.metrics)
                 clock.expect(self.trainers.allowed, now)
                 self.trainers.forget_epoch()

@@ -9,6 +9,8 @@ Whoever reads copies under the block's lock, so nobody sees half a step.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,8 @@ from elps import optim
 from elps.contracts.ids import PartitionId
 from elps.contracts.job import JobDocument
 from elps.optim.schedule import factor
-from elps.psshard.block import VALUES, Array, Block, Sealed
+from elps.psshard.block import Array, Block, Sealed
+from elps.psshard.core.holes import merged
 from elps.psshard.core.part import Advance
 from elps.stream.interval import Interval
 
@@ -35,6 +38,20 @@ class LiveBlock(Block):
         self._values = (arrays[0], arrays[0])
         self._sum = np.zeros(0, self.dtype)
         self._state = dict(zip(names, arrays[1:], strict=True))
+        #: iteration, from the version on, to what of it is in the values
+        self._applied: defaultdict[int, list[Interval]] = defaultdict(list)
+
+    def heirloom(self) -> Block:
+        """A block for the epoch to come, with the values and all that is known of them; this one is sealed."""
+        heir = super().heirloom()
+        assert isinstance(heir, LiveBlock)
+        heir._applied = deepcopy(self._applied)
+        return heir
+
+    def applied(self) -> tuple[Interval, ...]:
+        """What is in the values of the iterations from the newest version on, in order."""
+        with self._lock:
+            return tuple(i for t in sorted(self._applied) for i in merged(self._applied[t]))
 
     @property
     def size_bytes(self) -> int:
@@ -63,6 +80,7 @@ class LiveBlock(Block):
             self._steps += 1
             now, mean = self.values(0), 1.0 / interval.size
             optim.apply(spec, total, mean, now, now, self._state, lr, self._steps)
+            self._applied[iteration].append(interval)
 
     def write(self, advance: Advance) -> float:
         """All of an iteration is applied: only the number changes."""
@@ -70,6 +88,7 @@ class LiveBlock(Block):
             if self._sealed:
                 raise Sealed
             self._version = advance.iteration + 1
+            self._applied.pop(advance.iteration, None)
             self._skips.update(advance.skipped)
             return 0.0
 

@@ -77,7 +77,9 @@ class Member(Ending, Voice):
                 self._estate = None
                 if assignment.carried or assignment.inherited:
                     for p in sorted(self._awaited):
-                        part.hold(p, *blocks[p].newest(), first=assignment.start)
+                        applied = blocks[p].applied() or ()
+                        newest = blocks[p].newest()
+                        part.hold(p, *newest, first=assignment.start, applied=applied)
                         self._at[part.version(p)] += 1
                     self._awaited = set()
                 self._changed.notify_all()

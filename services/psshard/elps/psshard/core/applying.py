@@ -5,6 +5,7 @@ The theory (docs/protocol.md, "Without a barrier"):
 * A partition keeps the set of intervals that it has applied: all of the iterations before its *version*, and what it
   accepted of later ones. It accepts an interval only if it overlaps nothing of that set, skipped or frozen. So every
   sample counts once on every partition, in whatever order and by whomever it comes.
+* That set is kept with the values, and goes with them to whoever goes on with the partition.
 * The version is the oldest iteration of which something is missing. It rises by itself; nothing is written then.
 * The gate of *t* says that iteration *t* is opened: pieces of it are lent. Who trains on *t* pulls first, from every
   shard, and a pull waits for the gate; so no gradient comes before it, and what the leader had done at the boundary
@@ -91,18 +92,12 @@ class Applying(Part):
         """Whether every partition holds just this version: nothing newer is applied."""
         return all(p.version == version and not p.accepted for p in self._partitions.values())
 
-    @property
-    def inheritable(self) -> bool:
-        """Whether another leader can go on from what the blocks hold: they are at versions, and not in between."""
-        return not any(p.accepted for p in self._partitions.values())
-
     def check_invariants(self) -> None:
         """Raise `AssertionError` if a state that cannot be has come about; for tests."""
         for pid, p in self._partitions.items():
             assert all(n > 0 for n in p.adding.values()), pid
             assert all(t >= p.version for t in p.adding), pid
             assert all(i.lo >= self.geometry.iteration(p.version).lo for i in p.accepted), pid
-            assert all(i.hi <= self._end(max(self.gate, p.version)) for i in p.accepted), pid
             assert not any(self._skips.overlaps(i) for i in p.accepted), pid
             assert p.version <= self.gate + 1, pid
 

@@ -72,6 +72,7 @@ class Clock(Relocating):
         self.plan = 0
         self.over = False  #: finished, failed or rolled back: nothing is decided any more
         self._goal = Goal(rules.iterations)
+        self._evaluated = evaluated  #: newest version known to be, at the beginning
         self._batches = batches or Batches()
         self._lending = Lending(rules, self._goal, self.skips, evaluated, self._batches)
         self.workers = self._lending.workers  #: ready ones; to be read only

@@ -25,6 +25,7 @@ from elps.psshard.core.commands import Command, LeaseKind
 from elps.psshard.core.cut import Cut, Hold, Piece
 from elps.psshard.core.evaluation import Round
 from elps.psshard.core.goal import Goal
+from elps.psshard.core.holes import Holes
 from elps.psshard.core.rules import Rules
 from elps.stream.interval import Interval, IntervalSet
 
@@ -64,6 +65,7 @@ class Lending:
         self._retiring: set[WorkerId] = set()  #: ready ones that are about to go
         self._ticket = 0
         self.opened = -1  #: without a barrier: newest iteration that was cut
+        self.holes: Holes | None = None  #: what of the first iterations is lacking, and where
 
     # --- workers ------------------------------------------------------------------------------------------------------
 
@@ -231,12 +233,23 @@ class Lending:
         return None
 
     def _open(self, version: int) -> None:
-        """Cut an iteration in equal pieces, as many as there are workers: anybody's, so that a fast one takes more."""
-        whole, shares = self._rules.geometry.iteration(version), dict.fromkeys(self._staying, 1)
-        cut = Cut.fresh(whole, shares, self._skips, self._rules.geometry.cut)
-        for piece in cut.pieces:
-            piece.holder, piece.hold = None, Hold.FREE
-        self.cuts[version], self.opened = cut, max(self.opened, version)
+        """Cut an iteration in equal pieces, as many as there are workers: anybody's, so that a fast one takes more.
+
+        One that was begun under another leader is cut where partitions have different parts of it, and what all have
+        is done.
+        """
+        begun = self.holes is not None and version <= self.holes.far
+        if self.holes is not None and begun:
+            parts = self.holes.pieces(version)
+        else:
+            parts = [(self._rules.geometry.iteration(version), False)]
+        pieces = [
+            Piece(gap, None, Hold.COMPUTED if everywhere else Hold.FREE)
+            for part, everywhere in parts
+            for share in self._rules.geometry.cut(part, [1] * max(len(self._staying), 1))
+            for gap in self._skips.gaps(share)
+        ]
+        self.cuts[version], self.opened = Cut(pieces), max(self.opened, version)
 
     def _lend(
         self, worker: WorkerId, kind: LeaseKind, version: int, piece: Piece, now: float

@@ -93,15 +93,20 @@ class Part:
     # --- what the leader says -------------------------------------------------------------------------------------
 
     def hold(
-        self, partition: PartitionId, version: int, steps: int, first: int | None = None
+        self,
+        partition: PartitionId,
+        version: int,
+        steps: int,
+        first: int | None = None,
+        applied: Iterable[Interval] = (),
     ) -> None:
         """A partition's values are here at `version`, and at `first` if that is the one before it.
 
-        Repeats change nothing.
+        `applied` is only known without a barrier: what is in the values of later iterations. Repeats change nothing.
         """
         if partition not in self._partitions:
             self._partitions[partition] = _Partition(
-                version if first is None else first, version, steps
+                version if first is None else first, version, steps, IntervalSet(applied)
             )
             self.gate = max(self.gate, version - 1)  # it was left behind once, so it was announced
 
@@ -217,11 +222,6 @@ class Part:
     def rests_at(self, version: int) -> bool:
         """Whether every partition holds `version` as its newest and none has begun to leave it."""
         return all(p.version == version and not p.advancing for p in self._partitions.values())
-
-    @property
-    def inheritable(self) -> bool:
-        """Whether another leader can go on from what the blocks hold, without this part."""
-        return True
 
     @property
     def skips(self) -> list[Interval]:

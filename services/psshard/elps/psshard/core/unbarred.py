@@ -13,14 +13,36 @@ What differs from `Clock` (docs/protocol.md, "Without a barrier"):
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from elps.psshard.core import commands as do
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command
+from elps.psshard.core.holes import Applied, Holes
 from elps.psshard.core.rules import Rules
 
 
 class UnbarredClock(Clock):
     """The clock of one job under one epoch; see `Clock`, of which it keeps the interface."""
+
+    def take_over(self, partitions: Sequence[Applied]) -> None:
+        """Begin where another leader has ended: each partition is somewhere else, beyond the version to begin at.
+
+        What was opened then is open; the first boundary is beyond it, and what was to be evaluated before was.
+        """
+        holes = Holes(self.rules.geometry, self.start, partitions)
+        self._lending.holes, self._lending.opened = holes, holes.far
+        self._least = holes.far + 1
+        if holes.far >= self.start:
+            self._lending.evaluated = max(self._lending.evaluated, holes.far)
+        self._announce()
+
+    def go_on(self, metrics: Mapping[str, float | None]) -> None:
+        """See `Clock.go_on`; an evaluation that was lost is made up for at the first boundary."""
+        told = self._evaluated
+        super().go_on(metrics)
+        boundary = self._next_boundary()
+        self._lending.owed = boundary if self.rules.last_due(boundary) > told else None
 
     def _serve(self, now: float) -> list[Command]:
         if self.over or self._deaths.doomed:
