@@ -128,6 +128,26 @@ async def test_partitions_move_and_workers_come_and_go_meanwhile(
 
 
 @pytest.mark.parametrize("mode", ["ssp-2", "asp"])
+async def test_a_leader_that_ends_hands_over_what_is_applied(cluster: Cluster, mode: str) -> None:
+    sizes = {"workers": {"min": 3, "max": 3}, "shards": {"min": 1, "max": 3}}
+    job = await cluster.submit(
+        **counting(passes=200, **MODES[mode], **sizes, checkpoint={"every_s": 0})
+    )
+    for at in (300, 900):
+        await job.iteration(at)
+        allocation = (await job.record()).allocation
+        assert allocation is not None
+        leader = allocation.shards[0]
+        await cluster.stop(leader)
+        await cluster.start(shard(int(leader[-1])))
+    await assert_counted(job)
+    record = await job.record()
+    assert record.terms >= 2
+    assert record.progress.redone_iterations == 0
+    assert job.told("rolled_back") == []
+
+
+@pytest.mark.parametrize("mode", ["ssp-2", "asp"])
 async def test_a_paused_job_rests_where_nothing_is_applied_beyond_and_goes_on(
     cluster: Cluster, mode: str
 ) -> None:

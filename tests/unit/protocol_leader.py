@@ -114,9 +114,10 @@ class Leader(Successor):
         if self.heir is not None:
             self.clock.go_on(self.metrics)
         world.history = self.history  # the scheduler hears of it
+        # Others bring events before the shards are told of the epoch.
+        self.event(self.epoch, lambda c: c.expect(sorted(self.trainers), world.now))
         for s in self._left:
             self._assign(world.shards[s])
-        self.event(self.epoch, lambda c: c.expect(sorted(self.trainers), world.now))
         for trainer in sorted(self.trainers.values(), key=lambda t: t.name):
             self.greet(trainer)
         self.event(self.epoch, lambda c: c.want(self._targets, world.now))

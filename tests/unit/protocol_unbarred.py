@@ -157,6 +157,7 @@ class UnbarredWorld(World):
     ) -> None:
         r = random.Random(seed)
         self.bound = r.choice(BOUNDS) if bound is None else bound
+        self.opened_ahead = self.bound + 1
         kind: Any = partial(part, staleness=self.bound)
         super().__init__(
             seed,

@@ -206,7 +206,7 @@ UNBARRED_FAULTS = {
         "who was applying goes on to apply", 600, _off("unsealed", focus="heirs")
     ),
     "all-in-force": Fault(
-        "skips kept for later come into force", 3000, {"taking": KeptSkips, "focus": "heirs"}
+        "skips kept for later come into force", 600, {"taking": KeptSkips, "focus": "heirs"}
     ),
     "beyond-evaluations": Fault(
         "lent beyond an evaluation", 300, {"clock": _lending(BeyondEvaluations)}

@@ -21,6 +21,7 @@ from elps.psshard.core import commands as do
 from elps.psshard.core.applying import Applying, part_for
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command, Timing
+from elps.psshard.core.holes import Holes, furthest, merged
 from elps.psshard.core.moving import Moving
 from elps.psshard.core.part import Part, Reading, Verdict
 from elps.psshard.core.rules import Rules
@@ -28,7 +29,7 @@ from elps.psshard.core.unbarred import UnbarredClock, clock_for
 from elps.stream.geometry import Geometry
 from elps.stream.interval import Interval
 
-SCHEDULES, CHUNK = 4_000, 1_000
+SCHEDULES, HEIRS, CHUNK = 3_000, 1_000, 1_000
 NOW = Epoch(Term(3, 33), 1)
 A, B = PartitionId(0), PartitionId(1)
 S, V = ShardId("s"), ShardId("v")
@@ -41,6 +42,12 @@ def test_every_schedule_without_a_barrier_applies_every_sample_once(first: int) 
     bad = list(bad_among(range(first, first + CHUNK), thorough=True))
     told = "python tests/unit/protocol_unbarred.py"
     assert not bad, "; ".join(f"{told} {seed}: {why}" for seed, why in bad[:5])
+
+
+@pytest.mark.timeout(300)
+def test_leaders_that_follow_each_other_apply_every_sample_once() -> None:
+    bad = list(bad_among(range(HEIRS), focus="heirs", thorough=True))
+    assert not bad, "; ".join(f"{seed}: {why}" for seed, why in bad[:5])
 
 
 @pytest.mark.timeout(300)
@@ -128,13 +135,15 @@ def test_a_version_is_there_to_be_read_only_where_nothing_newer_may_be_applied()
     assert not part.rests_at(1)
 
 
-def test_values_between_two_versions_are_nothing_to_go_on_from() -> None:
-    part = part_at(gate=0)
-
-    apply(part, 0, 0, 2)
-
-    apply(part, 0, 2, 4)
-
+def test_what_is_applied_beyond_the_version_goes_with_the_values() -> None:
+    part = Applying(NOW, Geometry(samples=8, batch=4), staleness=1)
+    part.hold(A, 1, 5, applied=[Interval(4, 6), Interval(8, 10)])
+    part.announce_gate(NOW, 2)
+    assert apply(part, 1, 4, 6) is Verdict.HAVE_IT
+    assert apply(part, 2, 8, 12) is Verdict.HAVE_IT
+    assert apply(part, 1, 6, 8) is Verdict.ACCEPT
+    assert part.version(A) == 2
+    assert part.steps(A) == 6
 
 
 def test_the_job_says_which_machines_it_takes() -> None:
@@ -143,6 +152,47 @@ def test_the_job_says_which_machines_it_takes() -> None:
     assert clock_for(Rules(Geometry(8, 4), 2, staleness=0)) is UnbarredClock
     assert type(part_for(None)(NOW, Geometry(8, 4), ())) is Part
     assert type(part_for(0)(NOW, Geometry(8, 4), ())) is Applying
+
+
+# --- another leader ---------------------------------------------------------------------------------------------------
+
+
+def test_pieces_are_cut_where_any_partition_has_a_part_and_what_all_have_is_done() -> None:
+    geometry = Geometry(samples=8, batch=8)
+    partitions = [(3, (Interval(24, 28),)), (3, (Interval(24, 26), Interval(28, 30))), (4, ())]
+    holes = Holes(geometry, 3, partitions)
+    assert holes.far == 3
+    assert holes.pieces(3) == [
+        (Interval(24, 26), True),
+        (Interval(26, 28), False),
+        (Interval(28, 30), False),
+        (Interval(30, 32), False),
+    ]
+
+
+def test_how_far_partitions_have_come() -> None:
+    geometry = Geometry(samples=8, batch=4)
+    assert furthest(geometry, 5, [(5, ()), (5, ())]) == 4
+    assert furthest(geometry, 5, [(5, ()), (7, ())]) == 6
+    assert furthest(geometry, 5, [(5, (Interval(20, 22), Interval(36, 38))), (7, ())]) == 9
+
+
+def test_intervals_that_touch_are_told_as_one() -> None:
+    told = merged([Interval(4, 6), Interval(0, 2), Interval(2, 4), Interval(8, 9)])
+    assert told == [Interval(0, 6), Interval(8, 9)]
+
+
+def test_a_leader_that_takes_over_opens_what_was_open_and_lends_what_is_lacking() -> None:
+    rules = Rules(Geometry(80, 4), 20, staleness=5, test_samples=4, evaluate_every=6)
+    clock = UnbarredClock(rules, [S, V], 3, 0.0, evaluated=-1)
+    clock.take_over([(3, (Interval(12, 14),)), (4, (Interval(16, 20),))])
+    clock.go_on({})
+    out = clock.expect([FAST], 0.0) + clock.progressed(S, 3, 0.0) + clock.progressed(V, 4, 0.0)
+    assert do.AnnounceGate(4) in out
+    out = clock.worker_ready(FAST, 0.0) + clock.asked(FAST, 0.0)
+    assert [c.interval for c in out if isinstance(c, do.Lend)] == [Interval(14, 16)]
+    clock.pause(0.0)
+    assert clock.boundary == 5
 
 
 # --- the leader -------------------------------------------------------------------------------------------------------

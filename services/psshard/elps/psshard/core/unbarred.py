@@ -35,7 +35,6 @@ class UnbarredClock(Clock):
         self._least = holes.far + 1
         if holes.far >= self.start:
             self._lending.evaluated = max(self._lending.evaluated, holes.far)
-        self._announce()
 
     def go_on(self, metrics: Mapping[str, float | None]) -> None:
         """See `Clock.go_on`; an evaluation that was lost is made up for at the first boundary."""
@@ -51,22 +50,24 @@ class UnbarredClock(Clock):
         if ready:
             self._move(now)
             self._save()
+        self._announce()
         if self._may_begin(now) and not self._goal.resting and not self._moving.exchanging:
             leases = self._lending.serve(self.t, now)
-            self._announce()  # first: who is lent something waits for it
+            self._announce()  # before the leases: who is lent something waits for it
             self._out += leases
         if not self._goal.passes(self.t):
             self._settle(now)
         return self._take()
 
     def _announce(self) -> None:
-        if self._lending.opened > self.gate:
+        """Announce what is opened; not before all shards have taken the epoch, since others hear nothing of it."""
+        if self._lending.opened > self.gate and self._complete_everywhere:
             self.gate = self._lending.opened
             self._out.append(do.AnnounceGate(self.gate))
 
     def _next_boundary(self) -> int:
         """The first version that nothing was opened beyond."""
-        return max(self.t, self._least, self.gate + 1)
+        return max(self.t, self._least, self._lending.opened + 1)
 
     def _save(self) -> None:
         """Come to a boundary for a checkpoint that is wanted; begin it there."""
