@@ -423,9 +423,7 @@ class Shard(Heir):
                 return False
         if self.part is None:
             return False
-        readings = {
-            self.part.reading(p, pull.version, newest=pull.newest) for p in self.partitions
-        }
+        readings = {self.part.reading(p, pull.version, newest=pull.newest) for p in self.partitions}
         if Reading.GONE in readings:
             self._again(pull)
         elif Reading.NOT_YET not in readings:

@@ -188,7 +188,9 @@ def _off(what: str = "", **how: Any) -> dict[str, Any]:
 UNBARRED_FAULTS = {
     "no-overlap": Fault("a sample is applied twice", 300, {"part": NoOverlapCheck}),
     "no-epoch": Fault("a push of an epoch that is over counts", 2000, {"part": NoEpochCheck}),
-    "forgetful": Fault("what was applied beyond the version is forgotten", 300, {"part": Forgetful}),
+    "forgetful": Fault(
+        "what was applied beyond the version is forgotten", 300, {"part": Forgetful}
+    ),
     "no-bound": Fault("a pull does not wait for the bound", 300, {"part": NoBound}),
     "no-gate": Fault("a pull does not wait for the gate", 1000, {"part": NoGateAtPulls}),
     "no-adding": Fault("what is being applied counts as applied", 300, {"part": NoAdding}),
@@ -202,9 +204,7 @@ UNBARRED_FAULTS = {
     "not-beyond": Fault(
         "it rests where some are beyond", 600, {"clock": NotBeyond, "focus": "heirs"}
     ),
-    "unsealed": Fault(
-        "who was applying goes on to apply", 600, _off("unsealed", focus="heirs")
-    ),
+    "unsealed": Fault("who was applying goes on to apply", 600, _off("unsealed", focus="heirs")),
     "all-in-force": Fault(
         "skips kept for later come into force", 600, {"taking": KeptSkips, "focus": "heirs"}
     ),
@@ -219,7 +219,9 @@ UNBARRED_FAULTS = {
         "checkpointed where work was lent beyond", 300, {"clock": NoSaveBoundary}
     ),
     "gate-first": Fault("opened before anything is lent", 300, {"clock": GateFirst}),
-    "moves-along": Fault("copied while training goes on", 300, {"clock": MovesAlong, "focus": "moves"}),
+    "moves-along": Fault(
+        "copied while training goes on", 300, {"clock": MovesAlong, "focus": "moves"}
+    ),
 }
 """Found by the world."""
 

@@ -28,8 +28,8 @@ BatchPolicy = Annotated[str, Meta(max_length=64, extra_json_schema={"enum": list
 STALENESS = 3
 """The bound of ``ssp`` when the job names none: what the parameter servers that have it come with, more or less."""
 UNBOUNDED = 1000
-"""Iterations that ``asp`` can run ahead of one that hangs: its samples must be kept apart on every partition until it is
-given up. Nothing that is alive is behind by so many, since whoever asks is lent the oldest piece."""
+"""Iterations that ``asp`` can run ahead of a worker that hangs: partitions remember what they have of each until that one
+is given up. Nothing that is alive is behind by so many, since whoever asks is lent the oldest piece."""
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -243,8 +243,8 @@ def _mode_problems(job: JobDocument) -> list[str]:
         )
     if job.replicas:
         problems.append(
-            f"sync, replicas: under {job.sync!r} there are no replicas in this version: a lost shard means going back to "
-            "the newest checkpoint; give 'bsp' or leave replicas out"
+            f"sync, replicas: under {job.sync!r} there are no replicas in this version, and a lost shard means going "
+            "back to the newest checkpoint; give 'bsp' or leave replicas out"
         )
     if job.batch.policy not in (None, FIXED):
         problems.append(

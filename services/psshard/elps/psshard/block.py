@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elps import optim
-from elps.contracts.ids import PartitionId
 from elps.contracts.job import JobDocument
 from elps.optim.schedule import factor
 from elps.psshard.core.part import Advance
@@ -219,4 +218,3 @@ class Block:
         """Newest version written, and the steps behind it."""
         with self._lock:
             return self._version, self._steps
-

@@ -11,8 +11,8 @@ from elps.contracts.errors import ProtocolError
 from elps.contracts.ids import PartitionId
 from elps.contracts.job import JobDocument
 from elps.psshard.block import Array, Block
-from elps.psshard.live import blocks_of
 from elps.psshard.core.part import Advance
+from elps.psshard.live import blocks_of
 from elps.stream.interval import Interval
 
 WaveKey = tuple[Epoch, int]

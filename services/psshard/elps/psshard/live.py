@@ -1,4 +1,4 @@
-"""The arrays behind one partition under ``ssp`` and ``asp``: one copy of the values, changed by each gradient that comes.
+"""The arrays behind one partition under ``ssp`` and ``asp``: one copy of the values, changed by each gradient.
 
 A gradient sum over an interval is applied as the mean over it, at the rate times |interval| / X: for plain SGD an
 iteration in pieces comes to what it does at once, if the gradients are the same. Optimizers with a memory take one step
@@ -71,7 +71,9 @@ class LiveBlock(Block):
     def add(self, iteration: int, interval: Interval, gradient: Array | None) -> None:
         """Apply an accepted gradient sum; None is one of zeros, which counts as a step all the same."""
         document, spec = self._document, self._document.optimizer
-        total: np.ndarray[Any, Any] = np.zeros(self.size, self.dtype) if gradient is None else gradient
+        total: np.ndarray[Any, Any] = (
+            np.zeros(self.size, self.dtype) if gradient is None else gradient
+        )
         share = interval.size / document.batch.global_
         lr = spec.lr * factor(document.schedule, iteration + 1, self._iterations) * share
         with self._lock:

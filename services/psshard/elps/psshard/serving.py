@@ -155,6 +155,10 @@ class PullConnection:
                 raise ProtocolError(
                     f"{self._connection.peer} sent {header.kind.name} on a pull connection"
                 )
+            if header.newest and self._member.document.bound is None:
+                raise ProtocolError(
+                    f"{self._connection.peer} pulls the newest values of a job with a barrier"
+                )
             self._answer(header)
 
     def _answer(self, ask: Header) -> None:

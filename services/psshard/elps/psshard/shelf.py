@@ -101,9 +101,7 @@ class Shelf:
         with self._lock:
             if epoch != self._epoch or (part := self._part) is None:
                 return False
-            return all(
-                part.reading(p, version, newest=newest) is Reading.READY for p in partitions
-            )
+            return all(part.reading(p, version, newest=newest) is Reading.READY for p in partitions)
 
     def gather(
         self,

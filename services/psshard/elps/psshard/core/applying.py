@@ -38,10 +38,10 @@ class Applying(Part):
         super().__init__(epoch, geometry, skips)
         self._staleness = staleness  #: iterations
 
-    def _newest(self, p: _Partition) -> int:
+    def _newest(self, _: _Partition, /) -> int:
         return self.gate
 
-    def leaves(self, version: int, iteration: int) -> bool:
+    def leaves(self, version: int, iteration: int, /) -> bool:
         """Whether applying a gradient of an iteration changes what is read of a version."""
         return iteration >= version
 

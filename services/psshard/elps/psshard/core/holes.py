@@ -1,7 +1,7 @@
 """What shards have of iterations that are not complete, when another leader goes on without a barrier.
 
-Each partition is somewhere else: at its version, with what it has applied beyond it. The new leader goes on at the oldest
-version. What all partitions have is done; what some lack is lent again, cut where the applied intervals of any of
+Each partition is somewhere else: at its version, with what it has applied beyond it. The new leader goes on at the
+oldest version. What all partitions have is done; what some lack is lent again, cut where the applied intervals of any of
 them begin and end, so that each partition has all of a piece or nothing of it.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from elps.stream.geometry import Geometry
 from elps.stream.interval import Interval, IntervalSet
@@ -35,7 +36,9 @@ class Holes:
     geometry: Geometry
     start: int
     partitions: Sequence[Applied]
-    far: int = field(init=False)  #: newest iteration of which anything is applied; start - 1 if nothing is
+    far: int = field(
+        init=False
+    )  #: newest iteration of which anything is applied; start - 1 if nothing is
 
     def __post_init__(self) -> None:
         self.far = furthest(self.geometry, self.start, self.partitions)
@@ -47,7 +50,7 @@ class Holes:
         at = [applied for version, applied in self._sets if version <= t]
         bounds = {*whole, *(x for applied in at for part in applied.within(whole) for x in part)}
         ordered = sorted(bounds)
-        parts = [Interval(lo, hi) for lo, hi in zip(ordered, ordered[1:], strict=False)]
+        parts = [Interval(lo, hi) for lo, hi in pairwise(ordered)]
         return [(part, all(applied.covers(part) for applied in at)) for part in parts]
 
 

@@ -171,11 +171,11 @@ class Part:
         p.adding[iteration] += 1
         return Verdict.ACCEPT
 
-    def _newest(self, p: _Partition) -> int:
+    def _newest(self, p: _Partition, /) -> int:
         """The newest iteration that a gradient can be of."""
         return p.version
 
-    def leaves(self, version: int, iteration: int) -> bool:  # noqa: ARG002
+    def leaves(self, _version: int, _iteration: int, /) -> bool:
         """Whether adding a gradient of an iteration changes what is read of a version."""
         return False
 
@@ -212,7 +212,9 @@ class Part:
         p.accepted.clear()
 
     def reading(self, partition: PartitionId, version: int, *, newest: bool = False) -> Reading:
-        """Whether `version` of a partition can be read; `newest` is asked for under other modes than ``bsp`` only."""
+        """Whether `version` of a partition can be read. Nobody asks for the `newest` values: they are of a version."""
+        if newest:
+            raise IllegalEvent("the newest values are asked for, of a job with a barrier")
         p = self._partitions.get(partition)
         if p is None or version > p.version:
             return Reading.NOT_YET

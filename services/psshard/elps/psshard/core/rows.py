@@ -98,7 +98,9 @@ class Rows:
         assert row.done is not None
         assert row.cut is not None
         losses = [math.nan if p.loss is None else p.loss for p in row.cut.pieces]
-        told = sum(p.interval.size for p in row.cut.pieces) >= row.done.count  # else under another leader
+        told = (
+            sum(p.interval.size for p in row.cut.pieces) >= row.done.count
+        )  # else under another leader
         total = math.fsum(losses) if told and all(map(math.isfinite, losses)) else math.nan
         mean = total / row.done.count if row.done.count and math.isfinite(total) else None
         return replace(row.done, loss=mean, timings=dict(sorted(row.timings.items())))

@@ -163,9 +163,7 @@ class Shards:
         for shard in self._shards:
             shard.pulling()
 
-    def pull(
-        self, version: int, ticket: int, params: Floats, flags: Flag = Flag.NONE
-    ) -> Pulled:
+    def pull(self, version: int, ticket: int, params: Floats, flags: Flag = Flag.NONE) -> Pulled:
         """Receive all partitions at a version into the flat vector. Anything but OK leaves a mixture there."""
         began = time.perf_counter()
         raw = params.data.cast("B")
