@@ -28,8 +28,8 @@ BatchPolicy = Annotated[str, Meta(max_length=64, extra_json_schema={"enum": list
 STALENESS = 3
 """The bound of ``ssp`` when the job names none: what the parameter servers that have it come with, more or less."""
 UNBOUNDED = 1000
-"""Iterations that ``asp`` can run ahead of a worker that hangs: partitions remember what they have of each until that one
-is given up. Nothing that is alive is behind by so many, since whoever asks is lent the oldest piece."""
+"""Iterations that ``asp`` can run ahead of a worker that hangs: partitions remember what they have of each until it is
+given up. Nothing that is alive is behind by so many, since whoever asks is lent the oldest piece."""
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

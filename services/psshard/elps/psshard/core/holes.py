@@ -1,8 +1,8 @@
 """What shards have of iterations that are not complete, when another leader goes on without a barrier.
 
 Each partition is somewhere else: at its version, with what it has applied beyond it. The new leader goes on at the
-oldest version. What all partitions have is done; what some lack is lent again, cut where the applied intervals of any of
-them begin and end, so that each partition has all of a piece or nothing of it.
+oldest version. What all partitions have is done; what some lack is lent again, cut where the applied intervals of any
+of them begin and end, so that each partition has all of a piece or nothing of it.
 """
 
 from __future__ import annotations
