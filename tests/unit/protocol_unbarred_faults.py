@@ -206,7 +206,10 @@ UNBARRED_FAULTS = {
     ),
     "unsealed": Fault("who was applying goes on to apply", 600, _off("unsealed", focus="heirs")),
     "all-in-force": Fault(
-        "skips kept for later come into force", 600, {"taking": KeptSkips, "focus": "heirs"}
+        "skips kept for later come into force",
+        300,
+        {"taking": KeptSkips, "focus": "heirs"},
+        first=2400,
     ),
     "beyond-evaluations": Fault(
         "lent beyond an evaluation", 300, {"clock": _lending(BeyondEvaluations)}
