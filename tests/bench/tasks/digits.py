@@ -1,4 +1,4 @@
-"""Softmax regression of handwritten digits whose computation takes as long as on a slow machine: the rest of it is sleep."""
+"""Softmax regression of handwritten digits that takes as long as on a slow machine: the rest of it is sleep."""
 
 from __future__ import annotations
 
