@@ -136,6 +136,14 @@ REPORTS: dict[str, Report] = {
         EPOCH,
         Stock(HISTORY, EPOCH, (Claim(PartitionId(2), 2048, 3000, 65, 63, oldest=65, copy=True),)),
     ),
+    "STOCK.4": Stocked(
+        EPOCH,
+        Stock(
+            HISTORY,
+            EPOCH,
+            (Claim(PartitionId(2), 2048, 3000, 65, 190, 65, applied=(Interval(4160, 4192),)),),
+        ),
+    ),
 }
 IDENTITY = {
     "samples": 1437,
@@ -216,6 +224,7 @@ FRAMES: dict[str, Frame] = {
         b"",
     ),
     "PULL": (header(Kind.PULL, iteration=64, ticket=17), None, b""),
+    "PULL.2": (header(Kind.PULL, flags=Flag.NEWEST, iteration=64, ticket=17), None, b""),
     "PART": (header(Kind.PART, partition=2, iteration=64, ticket=17), None, PART),
     "END": (header(Kind.END, status=Status.GONE, iteration=64, ticket=17), None, b""),
     "BEAT": (Header(Kind.BEAT), None, b""),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import AsyncIterator
 from typing import Any
 
+import numpy as np
 import pytest
 import pytest_asyncio
 from cluster import Cluster, Real, agent, running, scheduler, shard, size, without
@@ -41,6 +44,40 @@ async def test_a_perceptron_trained_by_processes_equals_the_plain_loop(
         **size(2, 2),
     )
     await assert_equal_to_plain_loop(job, cluster.env)
+
+
+@pytest.mark.parametrize("mode", [{"sync": "ssp", "staleness": 2}, {"sync": "asp"}])
+async def test_a_job_without_a_barrier_counts_every_sample_once_whoever_is_killed(
+    cluster: Cluster, mode: dict[str, Any]
+) -> None:
+    """First a trainer, then the shard that leads: it goes back to a checkpoint, with all that is applied since."""
+    passes, samples, batch = 300, 160, 16
+    job = await cluster.submit(
+        id="unbarred",
+        task="counting:Counting",
+        task_args={"samples": samples},
+        optimizer={"name": "sgd", "lr": float(batch)},
+        batch={"global": batch},
+        passes=passes,
+        dtype="float64",
+        checkpoint={"every": 100, "every_s": 0},
+        workers={"min": 3, "max": 3},
+        shards={"min": 1, "max": 2},
+        **mode,
+    )
+    await job.iteration(300)
+    os.kill(sorted(cluster.trainers(job).values())[0], signal.SIGKILL)
+    await job.event("worker_lost")
+    await job.event("checkpointed", 6)
+    allocation = (await job.record()).allocation
+    assert allocation is not None
+    leader = allocation.shards[0]
+    await cluster.kill_process(leader)
+    await cluster.start_process(shard(int(leader[-1])))
+    record = await job.finished(timeout_s=120.0)
+    np.testing.assert_allclose((await job.values())["count"], passes, rtol=0, atol=1e-6)
+    assert record.progress.samples == passes * samples
+    assert record.terms >= 2
 
 
 async def test_a_job_outlives_its_leading_shard_and_a_restart_of_the_scheduler(

@@ -44,10 +44,10 @@ class Waiting:
         wait_for = Member.wait_for
         second = WorkerId("job-w2")
 
-        def looks(self_: Member, *args: Any) -> Any:
+        def looks(self_: Member, *args: Any, **named: Any) -> Any:
             if args[2:4] == (AT + 1, second):
                 self._pulls.release()
-            return wait_for(self_, *args)
+            return wait_for(self_, *args, **named)
 
         monkeypatch.setattr(Member, "wait_for", looks)
 

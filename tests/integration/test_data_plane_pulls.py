@@ -52,10 +52,10 @@ def test_a_pull_of_a_version_overwritten_on_its_way_is_never_said_to_be_ok(
     reading, go_on = threading.Event(), threading.Event()
     still_readable = member.still_readable
 
-    def held(*args: Any) -> bool:
+    def held(*args: Any, **named: Any) -> bool:
         reading.set()
         assert go_on.wait(10)
-        return still_readable(*args)
+        return still_readable(*args, **named)
 
     member.still_readable = held  # type: ignore[method-assign]
     got: list[Status] = []

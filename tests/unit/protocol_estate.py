@@ -31,10 +31,11 @@ class Left:
     version: int
     steps: int
     copy: bool = False
+    applied: tuple[Interval, ...] | None = None  #: without a barrier: beyond the version
 
     def claim(self, p: PartitionId) -> Claim:
-        oldest = max(self.version - 1, self.block.first)
-        return Claim(p, p, p + 1, self.version, self.steps, oldest, self.copy)
+        oldest, applied = self.block.oldest(self.version), self.applied
+        return Claim(p, p, p + 1, self.version, self.steps, oldest, self.copy, applied)
 
 
 @dataclass
@@ -75,7 +76,10 @@ def bequeathed(shard: Shard) -> Estate:
     part, sealed = shard.part, "unsealed" not in shard.world.off
     blocks = {
         p: Left(
-            _heirloom(shard.slab[p]) if sealed else shard.slab[p], part.version(p), part.steps(p)
+            shard.slab[p].heirloom() if sealed else shard.slab[p],
+            part.version(p),
+            part.steps(p),
+            applied=shard.applied(shard.slab[p], part.version(p)),
         )
         for p in part.partitions
     }
@@ -84,25 +88,25 @@ def bequeathed(shard: Shard) -> Estate:
         shard.keep(shard.following.copies | shard.standing.copies)
         for p, copy in shard.spare.items():
             if p not in blocks:
-                blocks[p] = Left(shard.block_of(copy), copy.version, copy.state[2], copy=True)
+                block, applied = shard.block_of(copy), None
+                if shard.world.job.unbarred:
+                    applied = ()
+                blocks[p] = Left(block, copy.version, copy.state[2], copy=True, applied=applied)
                 skips |= set(copy.skips) if "copied-skips" not in shard.world.off else set()
     return Estate(shard.opened, shard.epoch, blocks, tuple(sorted(skips)))
-
-
-def _heirloom(block: Block) -> Block:
-    """Its values and state; what was collected of the open iteration stays with those who may still add to it."""
-    return type(block)(list(block.values), block.momentum, first=block.first, skips=block.skips)
 
 
 def inherit(shard: Shard, part: Part, slab: Slab, mine: list[PartitionId], start: int) -> bool:
     """Go on with what was kept; False when something is not here at this version or the next."""
     for p in mine:
         left = shard.estate.blocks.get(p)
-        if left is None or not start <= left.version <= start + 1:
+        if left is None or left.version < start:
+            return False
+        if left.applied is None and left.version > start + 1:
             return False
         first = left.version if "one-version" in shard.world.off else start
         slab[p] = left.block
-        part.hold(p, left.version, left.steps, first)
+        part.hold(p, left.version, left.steps, first, left.applied or ())
     return True
 
 
@@ -260,7 +264,7 @@ class Successor:
         world.promoted += found.promoted
         self.skips = found.in_force(self.skips, world.job.geometry)
         self._plain = PlainLoop(world.job, self.skips)
-        self._begin(found.version, ahead=found.ahead)
+        self._begin(found.version, ahead=found.ahead, applied=found.applied)
 
     def links_lost(self, shard: Shard) -> None:
         """A shard follows another leader now: what is on the links to it is lost."""

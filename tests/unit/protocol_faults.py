@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -31,7 +32,7 @@ class NoOverlapCheck(Part):
         p = self._partitions.get(partition)
         here = verdict is Verdict.HAVE_IT and p is not None and p.version == iteration
         if here and not p.advancing and not self._skips.overlaps(interval):
-            p.adding += 1
+            p.adding[iteration] += 1
             return Verdict.ACCEPT
         return verdict
 
@@ -51,15 +52,15 @@ class NoGate(Part):
 
 
 class NoGone(Part):
-    def reading(self, partition: PartitionId, version: int) -> Reading:
-        reading = super().reading(partition, version)
+    def reading(self, partition: PartitionId, version: int, *, newest: bool = False) -> Reading:
+        reading = super().reading(partition, version, newest=newest)
         return Reading.READY if reading is Reading.GONE else reading
 
 
 class NoAdding(Part):
     def due(self, partition: PartitionId) -> Advance | None:
         p = self._partitions[partition]
-        adding, p.adding = p.adding, 0
+        adding, p.adding = p.adding, Counter()
         advance = super().due(partition)
         p.adding = adding
         return advance

@@ -32,6 +32,7 @@ class Job:
     bad: frozenset[int]  #: stream positions whose gradient is never finite
     flaky: float  #: chance that any computation is not finite
     skips: tuple[Interval, ...]  #: granted before this term
+    unbarred: bool = False  #: without a barrier: gradients and losses do not depend on the values, and steps add up
 
     @cached_property
     def geometry(self) -> Geometry:
@@ -48,7 +49,7 @@ class Job:
 
     def gradient(self, interval: Interval, values: list[int]) -> list[int]:
         """Gradient sum over an interval for each partition; it depends on the values of all of them."""
-        mixed = sum((p + 1) * v for p, v in enumerate(values))
+        mixed = self._mixed(values)
         blocks = self.blocks(interval)
         return [
             sum((s * 7 + n * n + p * 13 + mixed * 3) % 11 - 5 for s, n in blocks)
@@ -57,8 +58,21 @@ class Job:
 
     def loss(self, interval: Interval, values: list[int]) -> float:
         """Loss sum over an interval: whole, so that sums are exact in any order."""
-        mixed = sum((p + 1) * v for p, v in enumerate(values))
+        mixed = self._mixed(values)
         return float(sum((s * 5 + mixed) % 13 for s, _ in self.blocks(interval)))
+
+    def _mixed(self, values: list[int]) -> int:
+        return 0 if self.unbarred else sum((p + 1) * v for p, v in enumerate(values))
+
+    def step(self, state: State, total: int, count: int) -> State:
+        """One optimizer step from a summed gradient over `count` samples."""
+        if not self.unbarred:
+            return step(state, total, count)
+        return state[0] + total, state[1] + count, state[2] + 1
+
+    def same(self, one: State, other: State) -> bool:
+        """Whether both are of the same samples: without a barrier in any number of steps."""
+        return one[:2] == other[:2] if self.unbarred else one == other
 
     def sums(self, interval: Interval, values: list[int]) -> dict[str, float]:
         """Metric sums over held-out samples."""
@@ -94,7 +108,9 @@ class PlainLoop:
             totals = [self.job.gradient(gap, values) for gap in gaps]
             count = sum(gap.size for gap in gaps)
             if count:
-                now = [step(s, sum(t[p] for t in totals), count) for p, s in enumerate(now)]
+                now = [
+                    self.job.step(s, sum(t[p] for t in totals), count) for p, s in enumerate(now)
+                ]
             self.states.append(now)
         return self.states[version]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from protocol_estate import Successor
@@ -18,7 +18,9 @@ from elps.psshard.core import commands as do
 from elps.psshard.core.batches import Batches
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command, Timing
+from elps.psshard.core.holes import Applied
 from elps.psshard.core.inheriting import Inheritance, Stocktaking
+from elps.psshard.core.unbarred import UnbarredClock
 from elps.stream.interval import Interval
 
 if TYPE_CHECKING:
@@ -81,7 +83,9 @@ class Leader(Successor):
             self.placed = place(world.sizes, self.wanted, current=self.placed)
         self._begin(max(self.checkpoints, default=0))
 
-    def _begin(self, start: int, *, ahead: bool = False) -> None:
+    def _begin(
+        self, start: int, *, ahead: bool = False, applied: Sequence[Applied] | None = None
+    ) -> None:
         world = self.world
         self.rolling_back = self.resting = False
         self.start = self.wanted_at = start
@@ -105,12 +109,15 @@ class Leader(Successor):
             ahead=ahead and "rests-ahead" not in world.off,
             batches=self.batches,
         )
+        if isinstance(self.clock, UnbarredClock) and applied is not None:
+            self.clock.take_over(applied)
         if self.heir is not None:
             self.clock.go_on(self.metrics)
         world.history = self.history  # the scheduler hears of it
+        # Others bring events before the shards are told of the epoch.
+        self.event(self.epoch, lambda c: c.expect(sorted(self.trainers), world.now))
         for s in self._left:
             self._assign(world.shards[s])
-        self.event(self.epoch, lambda c: c.expect(sorted(self.trainers), world.now))
         for trainer in sorted(self.trainers.values(), key=lambda t: t.name):
             self.greet(trainer)
         self.event(self.epoch, lambda c: c.want(self._targets, world.now))
@@ -294,7 +301,8 @@ class Leader(Successor):
         """The manifest is written, unless a rollback came before."""
         if epoch == self.epoch and not self.stopped:
             want = self.plain.at(version)
-            assert states == want, f"checkpoint of {version}: {states} is not {want}"
+            same = all(map(self.world.job.same, states, want))
+            assert same, f"checkpoint of {version}: {states} is not {want}"
             self.checkpoints[version] = states
             world = self.world
             world.saved_skips = sorted({*world.saved_skips, *self.skips})
@@ -323,6 +331,7 @@ class Leader(Successor):
                 assert worker in self.clock.workers, "only those who live are lent to"
                 assert not self.resting, "nothing is lent while the job rests"
                 self.ticket = ticket
+                self.world.see_lent(command, self.clock)
                 if kind == "train":
                     fits = world.job.geometry.fits(interval, version)
                     assert fits or "no-granules" in world.off, command

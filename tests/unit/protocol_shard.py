@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from protocol_estate import Estate, Heir, inherit
 from protocol_following import Copy, Feed, Following
@@ -41,19 +41,27 @@ class Block:
     skips: frozenset[Interval] = frozenset()  #: behind it
 
     @classmethod
-    def at(cls, version: int, state: State) -> Block:
+    def at(cls, version: int, state: State) -> Self:
         values = [GARBAGE, GARBAGE]
         values[version % 2] = state[0]
         return cls(values, state[1], first=version)
 
     @classmethod
-    def of(cls, copy: Copy) -> Block:
+    def of(cls, copy: Copy) -> Self:
         """Of a partition that followed."""
         block = cls.at(copy.version, copy.state)
         block.first, block.skips = copy.first, copy.skips
         if copy.version > copy.first:
             block.values[(copy.version - 1) % 2] = copy.before
         return block
+
+    def heirloom(self) -> Block:
+        """Its values and state; what was collected of the open iteration stays with those who may still add to it."""
+        return Block(list(self.values), self.momentum, first=self.first, skips=self.skips)
+
+    def oldest(self, version: int) -> int:
+        """The oldest version that can be read when this is the newest."""
+        return max(version - 1, self.first)
 
 
 Slab = dict[PartitionId, Block]
@@ -77,10 +85,13 @@ class Pull:
     epoch: Epoch
     version: int
     ticket: int
+    newest: bool = False  #: for training without a barrier
 
 
 class Shard(Heir):
     """One shard of the job."""
+
+    block_type: type[Block] = Block
 
     def __init__(self, world: World, name: ShardId) -> None:
         self.world, self.name = world, name
@@ -109,9 +120,8 @@ class Shard(Heir):
             if copy.version >= 0 and (p not in self.spare or self.spare[p].version < copy.version):
                 self.spare[p] = copy
 
-    @staticmethod
-    def block_of(copy: Copy) -> Block:
-        return Block.of(copy)
+    def block_of(self, copy: Copy) -> Block:
+        return self.block_type.of(copy)
 
     def tell(self, call: Callable[..., None], *arguments: object) -> None:
         self.world.net.send(self.to_leader, call, self.name, self.epoch, *arguments)
@@ -182,7 +192,8 @@ class Shard(Heir):
             copy = self.following.copies.get(p)
             if copy is not None and (copy.version == start or "any-version" in self.world.off):
                 at_start = copy.version == start
-                slab[p] = Block.of(copy) if at_start else Block.at(start, copy.state)
+                kind = self.block_type
+                slab[p] = kind.of(copy) if at_start else kind.at(start, copy.state)
                 part.hold(p, start, copy.state[2])
             elif copy is None and p in self.slab and not self.slab[p].writing:
                 assert self.part is not None
@@ -197,7 +208,7 @@ class Shard(Heir):
     def _load(self, part: Part, p: PartitionId, start: int, state: State) -> None:
         if part is not self.part:
             return
-        self.slab[p] = Block.at(start, state)
+        self.slab[p] = self.block_type.at(start, state)
         part.hold(p, start, state[2])
         if len(part.partitions) == len(self.partitions):
             self._rose(start)
@@ -305,13 +316,22 @@ class Shard(Heir):
         p: PartitionId,
         g: int,
     ) -> None:
+        self._collect(part, slab, t, interval, p, g)
+        part.added(p, t)
+        self._acknowledge(trainer, epoch, t, interval, p)
+        self._advance(part, slab, p)
+
+    def _collect(
+        self, _: Part, slab: Slab, t: int, interval: Interval, p: PartitionId, g: int
+    ) -> None:
         if self.world.job.deterministic:
             slab[p].slots.append((interval, g))
         else:
             slab[p].total += g
-        part.added(p)
-        self._acknowledge(trainer, epoch, t, interval, p)
-        self._advance(part, slab, p)
+
+    def applied(self, _block: Block, _version: int) -> tuple[Interval, ...] | None:
+        """What is in the values beyond a version; None with a barrier."""
+        return None
 
     def _acknowledge(
         self, trainer: Trainer, epoch: Epoch, t: int, interval: Interval, p: PartitionId
@@ -379,9 +399,11 @@ class Shard(Heir):
 
     # --- values ---------------------------------------------------------------------------------------------------
 
-    def pull(self, trainer: Trainer, epoch: Epoch, version: int, ticket: int) -> None:
+    def pull(
+        self, trainer: Trainer, epoch: Epoch, version: int, ticket: int, newest: bool = False
+    ) -> None:
         """Every partition at a version: it waits until it can be read, or is told to ask for a lease."""
-        self.waiting.append(Pull(trainer, epoch, version, ticket))
+        self.waiting.append(Pull(trainer, epoch, version, ticket, newest))
         self._look_at_pulls()
 
     def forget_pulls(self, trainer: Trainer) -> None:
@@ -401,12 +423,12 @@ class Shard(Heir):
                 return False
         if self.part is None:
             return False
-        readings = {self.part.reading(p, pull.version) for p in self.partitions}
+        readings = {self.part.reading(p, pull.version, newest=pull.newest) for p in self.partitions}
         if Reading.GONE in readings:
             self._again(pull)
         elif Reading.NOT_YET not in readings:
             half = len(self.partitions) // 2
-            read = {p: self._value(self.slab, p, pull.version) for p in self.partitions[:half]}
+            read = {p: self._value(self.slab, p, pull) for p in self.partitions[:half]}
             self.world.net.later(self._read_on, self.part, self.slab, pull, read)
         elif self.called.get(pull.trainer.name, 0) >= pull.ticket:
             self._again(pull)
@@ -414,20 +436,20 @@ class Shard(Heir):
             return False
         return True
 
-    @staticmethod
-    def _value(slab: Slab, p: PartitionId, version: int) -> int:
-        return slab[p].values[version % 2]
+    def _value(self, slab: Slab, p: PartitionId, pull: Pull) -> int:
+        return slab[p].values[pull.version % 2]
 
     def _read_on(self, part: Part, slab: Slab, pull: Pull, read: dict[PartitionId, int]) -> None:
         """The rest is read some time later; what was overwritten meanwhile does not count."""
         for p in part.partitions:
             if p not in read:
-                read[p] = self._value(slab, p, pull.version)
+                read[p] = self._value(slab, p, pull)
         off = self.world.off
         if part is not self.part and "old-reading" not in off:
             self._again(pull, stale=True)
             return
-        good = all(part.reading(p, pull.version) is Reading.READY for p in part.partitions)
+        readings = (part.reading(p, pull.version, newest=pull.newest) for p in part.partitions)
+        good = all(reading is Reading.READY for reading in readings)
         if good or "no-recheck" in off:
             back = pull.trainer.back[self.name]
             self.world.net.send(back, pull.trainer.pulled, self.name, pull.epoch, pull.ticket, read)

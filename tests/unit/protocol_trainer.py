@@ -97,6 +97,8 @@ class Trainer:
             self.next = lease
             return
         self.lease, self.got, self.whole, self.next = lease, {}, False, None
+        if self.world.job.unbarred:
+            self.held = None  # more may have come
         if self.held is not None and self.held[0] == lease.version:
             self._has_pulled()
             return
@@ -113,7 +115,8 @@ class Trainer:
         assert self.lease is not None
         shard = self.world.shards[s]
         version, ticket = self.lease.version, self.lease.ticket
-        self.world.net.send(self.out[s], shard.pull, self, self.epoch, version, ticket)
+        newest = self.world.job.unbarred and self.lease.kind == "train"
+        self.world.net.send(self.out[s], shard.pull, self, self.epoch, version, ticket, newest)
 
     def _has_pulled(self) -> None:
         assert self.lease is not None

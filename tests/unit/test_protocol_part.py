@@ -83,7 +83,7 @@ class Shard(RuleBasedStateMachine):
     def added(self, data: st.DataObject) -> None:
         p = data.draw(st.sampled_from(self.adding), "added")
         self.adding.remove(p)
-        self.part.added(p)
+        self.part.added(p, self.version[p])
 
     @rule()
     def announce(self) -> None:
@@ -200,7 +200,7 @@ def test_a_skip_of_what_was_counted_is_an_illegal_event_and_changes_nothing() ->
 def test_a_skip_in_an_iteration_that_is_over_is_an_illegal_event() -> None:
     part = part_at()
     part.offer(NOW, 0, Interval(0, 6), A)
-    part.added(A)
+    part.added(A, 0)
     advance = part.due(A)
     assert advance is not None
     part.advanced(advance)
@@ -224,7 +224,7 @@ def test_a_version_rests_until_it_is_being_left() -> None:
     part = part_at()
     assert part.rests_at(0)
     part.offer(NOW, 0, Interval(0, 6), A)
-    part.added(A)
+    part.added(A, 0)
     assert part.rests_at(0)
     assert part.due(A) is not None
     assert not part.rests_at(0)
@@ -232,4 +232,4 @@ def test_a_version_rests_until_it_is_being_left() -> None:
 
 def test_adding_what_was_not_accepted_is_an_illegal_event() -> None:
     with pytest.raises(IllegalEvent):
-        part_at().added(A)
+        part_at().added(A, 0)

@@ -104,7 +104,7 @@ def test_a_follower_that_does_not_read_costs_its_owner_bounded_memory(
     feeder.start()
     try:
         for t in range(200):
-            block.add(Interval(t, t + 1), np.ones(size, np.float32))
+            block.add(t, Interval(t, t + 1), np.ones(size, np.float32))
             block.write(Advance(P0, t, 1, t + 1))
             assert sum(s.nbytes for _, s in feeder._queue if s is not None) <= few * 4 * size
         assert feeder._overrun

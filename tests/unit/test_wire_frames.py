@@ -32,7 +32,7 @@ headers = st.builds(
     Header,
     kind=st.sampled_from(Kind),
     epoch=st.builds(Epoch, st.builds(Term, U64, U64), U32),
-    flags=st.integers(0, 3).map(Flag),
+    flags=st.integers(0, 7).map(Flag),
     status=U8,
     partition=U32,
     iteration=U64,
@@ -78,7 +78,7 @@ def test_fields_lie_where_every_version_expects_them() -> None:
         ({"kind": 0}, "unknown frame"),
         ({"kind": 255}, "unknown frame"),
         ({"kind": 72}, "unknown frame"),  # reserved
-        ({"flags": 4}, "unknown frame"),
+        ({"flags": 8}, "unknown frame"),
         ({"flags": 255}, "unknown frame"),
         ({"meta": MAX_META_BYTES + 1}, "out of bounds"),
         ({"meta": 2**32 - 1}, "out of bounds"),

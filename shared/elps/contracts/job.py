@@ -21,7 +21,15 @@ Positive = Annotated[float, Meta(gt=0, le=1e12)]
 NonNegative = Annotated[float, Meta(ge=0, le=1e12)]
 Share = Annotated[float, Meta(ge=0, lt=1)]
 Name = Annotated[str, Meta(min_length=1, max_length=512)]
+Staleness = Annotated[int, Meta(ge=0, le=1000)]
 BatchPolicy = Annotated[str, Meta(max_length=64, extra_json_schema={"enum": list(POLICIES)})]
+
+
+STALENESS = 3
+"""The bound of ``ssp`` when the job names none: what the parameter servers that have it come with, more or less."""
+UNBOUNDED = 1000
+"""Iterations that ``asp`` can run ahead of a worker that hangs: partitions remember what they have of each until it is
+given up. Nothing that is alive is behind by so many, since whoever asks is lent the oldest piece."""
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,7 +93,8 @@ class Batch(_Part, frozen=True, kw_only=True):
     """How the workers' batches are decided: ``lb-bsp`` (by their speeds), ``fixed`` (equal, never changed), or a
     predictor (``auto``, ``last``, ``average``, ``median``, ``narx``, ``line``), a sizer (``equal-finish``,
     ``proportional``, ``leader-straggler``) or both joined by ``+``. Absent: ``lb-bsp``, but ``fixed`` with
-    `deterministic`, where the cut must not depend on timings."""
+    `deterministic`, where the cut must not depend on timings, and without `sync` ``bsp``, where fast workers take more
+    batches instead of larger ones."""
 
 
 class Pool(_Part, frozen=True, kw_only=True):
@@ -167,6 +176,11 @@ class JobDocument(_Part, frozen=True, kw_only=True):
     dtype: Literal["float32", "float64"] = "float32"
     workers: Pool = Pool()
     shards: Pool = Pool()
+    sync: Literal["bsp", "ssp", "asp"] = "bsp"
+    """``bsp``: all workers compute on the same parameters, and an update counts the whole batch. ``ssp``: each worker's
+    part is applied when it comes, and parameters lack at most `staleness` iterations. ``asp``: without such a bound."""
+    staleness: Staleness | None = None
+    """``ssp``: how many iterations before its own the parameters that a worker computes on may lack; 3 when absent."""
     replicas: Literal[0, 1] = 0
     """1: every partition has a copy on another shard that follows it, so that a shard may be lost and nothing is
     computed again but the open iteration. 0: the job then goes back to its newest checkpoint."""
@@ -184,7 +198,18 @@ class JobDocument(_Part, frozen=True, kw_only=True):
     @property
     def batch_policy(self) -> str:
         """The name of the policy in force."""
-        return self.batch.policy or (FIXED if self.deterministic else AUTOMATIC)
+        fixed = self.deterministic or self.sync != "bsp"
+        return self.batch.policy or (FIXED if fixed else AUTOMATIC)
+
+    @property
+    def bound(self) -> int | None:
+        """Iterations that a worker's parameters may lack; None under ``bsp``, where that is not asked."""
+        match self.sync:
+            case "bsp":
+                return None
+            case "ssp":
+                return STALENESS if self.staleness is None else self.staleness
+        return UNBOUNDED
 
     @property
     def balanced(self) -> bool:
@@ -214,5 +239,30 @@ def semantic_problems(job: JobDocument) -> list[str]:
         problems.append(
             f"batch, deterministic: policy {job.batch.policy!r} cuts batches by timings, which a deterministic job "
             f"must not depend on; give {FIXED!r} or leave one of the two out"
+        )
+    return problems + _mode_problems(job)
+
+
+def _mode_problems(job: JobDocument) -> list[str]:
+    """What does not go with the mode."""
+    problems = []
+    if job.staleness is not None and job.sync != "ssp":
+        problems.append(f"staleness: a bound goes with sync 'ssp', the job says {job.sync!r}")
+    if job.sync == "bsp":
+        return problems
+    if job.deterministic:
+        problems.append(
+            f"sync, deterministic: under {job.sync!r} gradients are applied as they come, in an order that no two runs "
+            "share; give 'bsp' or leave deterministic out"
+        )
+    if job.replicas:
+        problems.append(
+            f"sync, replicas: under {job.sync!r} there are no replicas in this version, and a lost shard means going "
+            "back to the newest checkpoint; give 'bsp' or leave replicas out"
+        )
+    if job.batch.policy not in (None, FIXED):
+        problems.append(
+            f"sync, batch: policy {job.batch.policy!r} sizes batches so that workers meet at a barrier, and under "
+            f"{job.sync!r} there is none; give {FIXED!r} or leave the policy out"
         )
     return problems

@@ -134,6 +134,8 @@ class Flag(IntFlag):
     """The part is held back until the lease's COMMIT."""
     LAST = 2
     """The sender waits for an ACK after this frame."""
+    NEWEST = 4
+    """A pull for training under ``ssp`` or ``asp``: the newest values that iteration `iteration` may be done on."""
 
 
 class Status(IntEnum):
@@ -180,6 +182,11 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     def last(self) -> bool:
         """Whether the flag LAST is set."""
         return int.__and__(self.flags, 2) != 0
+
+    @property
+    def newest(self) -> bool:
+        """Whether the flag NEWEST is set."""
+        return int.__and__(self.flags, 4) != 0
 
     def pack(self) -> bytes:
         """The header as bytes."""
@@ -248,4 +255,4 @@ def unpack(data: bytes | bytearray | memoryview) -> Header:
 
 
 _KINDS = {int(k): k for k in Kind}
-_FLAGS = {n: Flag(n) for n in range(4)}
+_FLAGS = {n: Flag(n) for n in range(8)}

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elps import optim
-from elps.contracts.ids import PartitionId
 from elps.contracts.job import JobDocument
 from elps.optim.schedule import factor
 from elps.psshard.core.part import Advance
@@ -44,9 +43,7 @@ class Block:
         self.dtype = np.dtype(document.dtype)
         self.size = size
         names = optim.state_names(document.optimizer)
-        stride = size + _APART_BYTES // self.dtype.itemsize
-        whole = np.zeros(stride * (3 + len(names)), self.dtype)
-        arrays = [whole[i * stride :][:size] for i in range(3 + len(names))]
+        arrays = self._arrays(3 + len(names))
         self._values = (arrays[0], arrays[1])
         self._sum = arrays[2]
         self._state = dict(zip(names, arrays[3:], strict=True))
@@ -59,6 +56,11 @@ class Block:
         self._skips: set[Interval] = set()
         self._tells: list[Tell] = []  #: are told each sum
         self._sealed = False
+
+    def _arrays(self, number: int) -> list[Array]:
+        stride = self.size + _APART_BYTES // self.dtype.itemsize
+        whole = np.zeros(stride * number, self.dtype)
+        return [whole[i * stride :][: self.size] for i in range(number)]
 
     def heirloom(self) -> Block:
         """A block for the epoch to come, with the versions that are here; this one is sealed, its sum forgotten.
@@ -96,8 +98,18 @@ class Block:
                     np.copyto(array, arrays[name])
             self._version, self._steps, self._first = version, steps, version
 
-    def add(self, interval: Interval, gradient: Array) -> None:
+    def readable(self, version: int) -> Array:
+        """A version's values to be sent; they stay as they are until the version after the next is written."""
+        return self.values(version)
+
+    def copy_into(self, version: int, into: Array) -> None:
+        """Copy a version's values out."""
+        np.copyto(into, self.values(version))
+
+    def add(self, _iteration: int, interval: Interval, gradient: Array | None) -> None:
         """Add an accepted gradient sum; under `deterministic` keep it until its iteration is complete."""
+        if gradient is None:
+            return
         with self._lock:
             if self._sealed:
                 raise Sealed
@@ -198,16 +210,11 @@ class Block:
         with self._lock:
             return max(self._version - 1, self._first)
 
+    def applied(self) -> tuple[Interval, ...] | None:
+        """What is in the values of the iterations from the newest version on; None under ``bsp``, where nothing is."""
+        return None
+
     def newest(self) -> tuple[int, int]:
         """Newest version written, and the steps behind it."""
         with self._lock:
             return self._version, self._steps
-
-
-def blocks_of(
-    document: JobDocument, partitions: list[tuple[int, int, int]], iterations: int
-) -> dict[PartitionId, Block]:
-    """Empty blocks for partitions given by number, first element and end."""
-    return {
-        PartitionId(n): Block(document, stop - start, iterations) for n, start, stop in partitions
-    }

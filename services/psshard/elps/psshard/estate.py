@@ -44,7 +44,14 @@ class Estate:
         if not blocks:
             return Stock()
         claims = tuple(
-            Claim(p, *self._bounds[p], *b.newest(), oldest=b.oldest, copy=p in self._copied)
+            Claim(
+                p,
+                *self._bounds[p],
+                *b.newest(),
+                oldest=b.oldest,
+                copy=p in self._copied,
+                applied=b.applied(),
+            )
             for p, b in sorted(blocks.items())
         )
         # What the owner of a copied partition was told of skips may not have come here, but with the sums of it.
@@ -52,13 +59,17 @@ class Estate:
         return Stock(self._assignment.history, self._epoch, claims, tuple(sorted(skips)))
 
     def take(self, assignment: Assignment) -> dict[PartitionId, Block]:
-        """The blocks of an assignment; `NotHere` when one is not at its version, or at the next one."""
+        """The blocks of an assignment; `NotHere` when one is not at its version, or at the next one.
+
+        Without a barrier they may be at any later one.
+        """
         blocks, taken = self._heirlooms(), {}
         for number, start, stop in assignment.partitions:
             p = PartitionId(number)
             if p not in blocks or (start, stop) != self._bounds[p]:
                 raise NotHere(f"partition {p} of elements {start} to {stop} was not left here")
-            if not assignment.start <= blocks[p].newest()[0] <= assignment.start + 1:
+            (newest, _), one = blocks[p].newest(), blocks[p].applied() is None
+            if newest < assignment.start or (one and newest > assignment.start + 1):
                 raise NotHere(f"partition {p} was not left here at version {assignment.start}")
             taken[p] = blocks[p]
         return taken

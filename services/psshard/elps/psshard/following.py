@@ -10,8 +10,9 @@ from elps.contracts.epoch import Epoch
 from elps.contracts.errors import ProtocolError
 from elps.contracts.ids import PartitionId
 from elps.contracts.job import JobDocument
-from elps.psshard.block import Array, Block, blocks_of
+from elps.psshard.block import Array, Block
 from elps.psshard.core.part import Advance
+from elps.psshard.live import blocks_of
 from elps.stream.interval import Interval
 
 WaveKey = tuple[Epoch, int]

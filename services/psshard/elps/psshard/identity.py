@@ -94,6 +94,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             target=document.stop.target or 0.0,
             target_is_maximum=document.stop.mode == "max",
             time_s=document.stop.time_s,
+            staleness=document.bound,
             first_lease_s=document.limits.first_iteration_s,
             slack=document.limits.slack,
             floor_s=document.limits.floor_s,

@@ -29,6 +29,7 @@ from elps.psshard.core import commands as do
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command
 from elps.psshard.core.inheriting import Inheritance
+from elps.psshard.core.unbarred import UnbarredClock, clock_for
 from elps.psshard.directions import Directions
 from elps.psshard.inorder import InOrder
 from elps.psshard.keeping import Keeper
@@ -107,7 +108,7 @@ class Lead(Resuming):
                 self.checkpointing.forget()
                 self.reporter.opened(rules, source)
                 numbers = count(1)
-                clock = self.clock = Clock(
+                clock = self.clock = clock_for(rules)(
                     rules,
                     self.origin.holders,
                     self.origin.start,
@@ -122,6 +123,8 @@ class Lead(Resuming):
                     batches=self._directions.batches,
                 )
                 if isinstance(source, Inheritance):
+                    if isinstance(clock, UnbarredClock) and source.applied is not None:
+                        clock.take_over(source.applied)
                     clock.go_on(self.reporter.progress.metrics)
                 clock.expect(self.trainers.allowed, now)
                 self.trainers.forget_epoch()

@@ -14,12 +14,14 @@ from elps.contracts.ids import PartitionId, ShardId, WorkerId
 from elps.contracts.job import JobDocument
 from elps.psshard.aside import Aside
 from elps.psshard.assignment import Assignment, NotHere
-from elps.psshard.block import Block, Sealed, blocks_of
+from elps.psshard.block import Block, Sealed
 from elps.psshard.copies import Connect, Copies
+from elps.psshard.core.applying import part_for
 from elps.psshard.core.part import Advance, Part, Verdict
 from elps.psshard.ending import Ending
 from elps.psshard.estate import Estate
 from elps.psshard.following import Copy, Following
+from elps.psshard.live import blocks_of
 from elps.psshard.reports import Frozen, Missed, Progressed, Report, Trouble, Written
 from elps.psshard.shelf import Shelf
 from elps.psshard.slab import Array, Slab
@@ -61,7 +63,8 @@ class Member(Ending, Voice):
                 low, new, trouble = self._low, False, self.trouble_of(epoch)
             else:
                 assignment.check(self.document.dtype)
-                part = Part(epoch, assignment.geometry, assignment.skipped)
+                geometry, bound = assignment.geometry, self.document.bound
+                part = part_for(bound)(epoch, geometry, assignment.skipped)
                 blocks = self._blocks_for(assignment)
                 # What may raise is done: from here on the epoch and all that is of it change together.
                 self._copies.turn(self._owned() if assignment.carried else None, blocks)
@@ -74,7 +77,9 @@ class Member(Ending, Voice):
                 self._estate = None
                 if assignment.carried or assignment.inherited:
                     for p in sorted(self._awaited):
-                        part.hold(p, *blocks[p].newest(), first=assignment.start)
+                        applied = blocks[p].applied() or ()
+                        newest = blocks[p].newest()
+                        part.hold(p, *newest, first=assignment.start, applied=applied)
                         self._at[part.version(p)] += 1
                     self._awaited = set()
                 self._changed.notify_all()
@@ -147,10 +152,11 @@ class Member(Ending, Voice):
 
     def gate(self, epoch: Epoch, version: int) -> None:
         """Every partition of the job holds `version`."""
-        with self._lock:
+        with self._changed:
             if self._part is not None and epoch == self._epoch:
                 self._part.announce_gate(epoch, version)
                 self._copies.left_behind(version)
+                self._changed.notify_all()
         self._advance_all(epoch)
 
     def freeze(self, epoch: Epoch, interval: Interval, attempt: int) -> None:
@@ -272,13 +278,15 @@ class Member(Ending, Voice):
             if part is None or slab is None or self._closed:
                 return Verdict.STALE
             verdict = part.offer(epoch, iteration, interval, partition)
+            aside = self._aside
         if verdict is not Verdict.ACCEPT:
             return verdict
         try:
-            if gradient is not None:
-                slab.add(partition, interval, gradient)
+            if aside is not None and part.leaves(aside.version, iteration):
+                aside.take(partition)
+            slab.add(partition, iteration, interval, gradient)
             with self._lock:
-                part.added(partition)
+                part.added(partition, iteration)
             self._advance(part, slab, partition)
         except Sealed:
             return Verdict.STALE

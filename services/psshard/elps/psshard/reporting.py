@@ -118,7 +118,8 @@ class Reporter:
         assert self._rules is not None
         document, geometry = self._host.document, self._rules.geometry
         self._steps += done.count > 0
-        rate = factor(document.schedule, max(self._steps, 1), self._rules.iterations)
+        step = self._steps if self._rules.staleness is None else done.iteration + 1
+        rate = factor(document.schedule, max(step, 1), self._rules.iterations)
         lr = document.optimizer.lr * rate
         passes = geometry.passes(done.iteration + 1)
         around = self._around = {w: self._around.get(w, Around()) for w in done.timings}

@@ -155,6 +155,10 @@ class PullConnection:
                 raise ProtocolError(
                     f"{self._connection.peer} sent {header.kind.name} on a pull connection"
                 )
+            if header.newest and self._member.document.bound is None:
+                raise ProtocolError(
+                    f"{self._connection.peer} pulls the newest values of a job with a barrier"
+                )
             self._answer(header)
 
     def _answer(self, ask: Header) -> None:
@@ -176,7 +180,7 @@ class PullConnection:
                 break
             self._connection.send(self._head(ask, partition, len(body)), body=body)
         if status is Status.OK and not self._member.still_readable(
-            ask.epoch, partitions, ask.iteration
+            ask.epoch, partitions, ask.iteration, newest=ask.newest
         ):
             status = Status.GONE
         self._end(ask, status)
@@ -195,7 +199,8 @@ class PullConnection:
                 return status
         dtype = np.dtype(self._member.document.dtype)
         into = self._scratch[: sum(known)].view(dtype)
-        if not self._member.gather(ask.epoch, partitions, ask.iteration, into):
+        gather = self._member.gather
+        if not gather(ask.epoch, partitions, ask.iteration, into, newest=ask.newest):
             return Status.GONE
         pieces: list[memoryview | bytes | bytearray] = []
         at, raw = 0, self._scratch.data
@@ -209,7 +214,13 @@ class PullConnection:
     def _wait(self, ask: Header, partition: PartitionId) -> Status:
         while True:
             status = self._member.wait_for(
-                ask.epoch, partition, ask.iteration, self._worker, ask.ticket, PULL_WAIT_S
+                ask.epoch,
+                partition,
+                ask.iteration,
+                self._worker,
+                ask.ticket,
+                PULL_WAIT_S,
+                newest=ask.newest,
             )
             if status is not None:
                 return status

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 
-import numpy as np
-
 from elps.contracts.epoch import NO_EPOCH, Epoch, Standing, standing
 from elps.contracts.ids import PartitionId, WorkerId
 from elps.psshard.core.part import Part, Reading
@@ -33,20 +31,32 @@ class Shelf:
         worker: WorkerId,
         ticket: int,
         timeout_s: float,
+        *,
+        newest: bool = False,
     ) -> Status | None:
-        """Wait until a version can be read: OK, or why it cannot; None when the time passes."""
+        """Wait until a version can be read: OK, or why it cannot; None when the time passes.
+
+        `newest`: until the newest values are new enough for iteration `version`.
+        """
+
+        def look() -> Status | None:
+            return self._look(epoch, partition, version, worker, ticket, newest)
+
         with self._changed:
-            answer = self._look(epoch, partition, version, worker, ticket)
+            answer = look()
             if answer is None:
-                self._changed.wait_for(
-                    lambda: self._look(epoch, partition, version, worker, ticket) is not None,
-                    timeout_s,
-                )
-                answer = self._look(epoch, partition, version, worker, ticket)
+                self._changed.wait_for(lambda: look() is not None, timeout_s)
+                answer = look()
             return answer
 
     def _look(
-        self, epoch: Epoch, partition: PartitionId, version: int, worker: WorkerId, ticket: int
+        self,
+        epoch: Epoch,
+        partition: PartitionId,
+        version: int,
+        worker: WorkerId,
+        ticket: int,
+        newest: bool,
     ) -> Status | None:
         if self._closed:
             return Status.STALE
@@ -57,7 +67,7 @@ class Shelf:
                 return None
         if self._part is None:
             return None  # it is being found out what to go on from
-        match self._part.reading(partition, version):
+        match self._part.reading(partition, version, newest=newest):
             case Reading.READY:
                 return Status.OK
             case Reading.GONE:
@@ -78,28 +88,36 @@ class Shelf:
         None when the epoch is over: another one's arrays lie elsewhere.
         """
         slab = self._slab_of(epoch)
-        return slab.values(partition, version).data.cast("B") if slab is not None else None
+        return slab.readable(partition, version).data.cast("B") if slab is not None else None
 
     def _slab_of(self, epoch: Epoch) -> Slab | None:
         with self._lock:
             return self._slab if epoch == self._epoch else None
 
-    def still_readable(self, epoch: Epoch, partitions: list[PartitionId], version: int) -> bool:
+    def still_readable(
+        self, epoch: Epoch, partitions: list[PartitionId], version: int, *, newest: bool = False
+    ) -> bool:
         """Whether none of what was read of a version has been overwritten meanwhile."""
         with self._lock:
-            if epoch != self._epoch or self._part is None:
+            if epoch != self._epoch or (part := self._part) is None:
                 return False
-            return all(self._part.reading(p, version) is Reading.READY for p in partitions)
+            return all(part.reading(p, version, newest=newest) is Reading.READY for p in partitions)
 
     def gather(
-        self, epoch: Epoch, partitions: list[PartitionId], version: int, into: Array
+        self,
+        epoch: Epoch,
+        partitions: list[PartitionId],
+        version: int,
+        into: Array,
+        *,
+        newest: bool = False,
     ) -> bool:
         """Copy several small partitions in one go; False when one has been overwritten meanwhile."""
         slab, at = self._slab_of(epoch), 0
         if slab is None:
             return False
         for p in partitions:
-            values = slab.values(p, version)
-            np.copyto(into[at : at + values.size], values)
-            at += values.size
-        return self.still_readable(epoch, partitions, version)
+            size = slab.length(p)
+            slab.copy_into(p, version, into[at : at + size])
+            at += size
+        return self.still_readable(epoch, partitions, version, newest=newest)

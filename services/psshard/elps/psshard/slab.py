@@ -45,15 +45,25 @@ class Slab:
         """A view of a version's values."""
         return self._blocks[partition].values(version)
 
+    def readable(self, partition: PartitionId, version: int) -> Array:
+        """A version's values to be sent; see `Block.readable`."""
+        return self._blocks[partition].readable(version)
+
+    def copy_into(self, partition: PartitionId, version: int, into: Array) -> None:
+        """Copy a version's values out."""
+        self._blocks[partition].copy_into(version, into)
+
     def load(
         self, partition: PartitionId, version: int, steps: int, arrays: Mapping[str, Array]
     ) -> None:
         """Take a partition's values and state as they were at `version`."""
         self._blocks[partition].load(version, steps, arrays)
 
-    def add(self, partition: PartitionId, interval: Interval, gradient: Array) -> None:
-        """Add an accepted gradient sum."""
-        self._blocks[partition].add(interval, gradient)
+    def add(
+        self, partition: PartitionId, iteration: int, interval: Interval, gradient: Array | None
+    ) -> None:
+        """Add an accepted gradient sum; None adds nothing."""
+        self._blocks[partition].add(iteration, interval, gradient)
 
     def write(self, advance: Advance) -> float:
         """Write a partition's next version; see `Block.write`."""

@@ -72,6 +72,7 @@ class Clock(Relocating):
         self.plan = 0
         self.over = False  #: finished, failed or rolled back: nothing is decided any more
         self._goal = Goal(rules.iterations)
+        self._evaluated = evaluated  #: newest version known to be, at the beginning
         self._batches = batches or Batches()
         self._lending = Lending(rules, self._goal, self.skips, evaluated, self._batches)
         self.workers = self._lending.workers  #: ready ones; to be read only
@@ -140,7 +141,8 @@ class Clock(Relocating):
         what = "worker_lost" if died else "worker_left"
         self._out.append(do.Remark(what, cause, worker, self.t))
         lease = self._lending.hands.get(worker)
-        if died and lease is not None and lease.version <= self.t and self._complete_everywhere:
+        begun = lease is not None and lease.version <= self.t + self.rules.ahead
+        if died and lease is not None and begun and self._complete_everywhere:
             self._deaths.died(worker, lease, cause, now)
         self._out += self._lending.leave(worker, f"{worker} is lost: {cause}", pushed)
 
@@ -274,9 +276,13 @@ class Clock(Relocating):
             while self.t < min(self.held.values()):
                 self._complete(now)
             self._deadlines.moved(now)
-            if self._goal.halt is None:
-                self._out += self._saving.begin(self.t)
+            self._save()
         return self._serve(now)
+
+    def _save(self) -> None:
+        """A version is complete everywhere, and its gate is not announced: checkpoint it if it is time."""
+        if self._goal.halt is None:
+            self._out += self._saving.begin(self.t)
 
     def _complete(self, now: float) -> None:
         cut, whole = self._lending.cuts.pop(self.t, None), self.rules.geometry.iteration(self.t)

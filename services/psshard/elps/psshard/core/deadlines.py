@@ -63,7 +63,7 @@ class Deadlines:
 
     def _since(self, lease: Lease, t: int) -> tuple[float | None, str]:
         """When the time of a lease began; None while the worker may wait for its version."""
-        if lease.version <= t:
+        if lease.version <= t + self._rules.ahead:
             return max(lease.piece.lent_at, self.moved_at), f"{lease} in hand"
         if lease.called_at is not None:
             return max(lease.called_at, self.moved_at), f"called back from {lease}, not come"

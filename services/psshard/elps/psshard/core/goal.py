@@ -12,6 +12,7 @@ class Goal:
         self.boundary: int | None = None  #: version at which the job pauses; None: it goes on
         self.resting = False  #: it has paused there
         self.halt: int | None = None  #: version at which it stands still for a new map
+        self.save: int | None = None  #: version that is to be checkpointed before it is left
 
     def reaches(self, version: int) -> bool:
         """Whether the job comes to this version."""
@@ -19,7 +20,7 @@ class Goal:
 
     def passes(self, version: int) -> bool:
         """Whether the job goes beyond this version: whether the iteration of this number is to be computed."""
-        bounds = (self.end, self.boundary, self.halt)
+        bounds = (self.end, self.boundary, self.halt, self.save)
         return all(bound is None or version < bound for bound in bounds)
 
     def halts(self, version: int) -> bool:

@@ -12,6 +12,8 @@ before, for good, and keeps its blocks. The new leader has every shard say what 
   map was being exchanged, by its owner before. The newest version is taken, since an owner is never behind a copy.
 - Where a copy takes the place of an owner that has not answered, a new history begins. The owner may live on, cut off
   from everybody, and come back: it may have been further, with skips that nobody else has heard of.
+- Without a barrier a partition is at its version and has, beyond it, what it has applied; it can go on with any others.
+  What is missing somewhere is lent again (`holes.py`).
 - Skips that any partition counts with are in force, and of those that the store knows besides only the ones that no
   partition can have counted: a skip kept for after a rollback may have been counted by those that are at *t+1*.
 """
@@ -25,6 +27,7 @@ import msgspec
 
 from elps.contracts.epoch import Epoch
 from elps.contracts.ids import PartitionId, ShardId
+from elps.psshard.core.holes import Applied, furthest
 from elps.stream.geometry import Geometry
 from elps.stream.interval import Interval
 
@@ -55,9 +58,13 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
     """That can still be read; None: the version before."""
     copy: bool = False
     """It was not owned here: it follows the partition of another shard, or was given to one."""
+    applied: tuple[Interval, ...] | None = None
+    """Without a barrier: what it has of the iterations from its version on, in order; None under ``bsp``."""
 
     def serves(self, version: int) -> bool:
         """Whether a job can go on from this version with it."""
+        if self.applied is not None:
+            return version <= self.version
         oldest = self.version - 1 if self.oldest is None else self.oldest
         return oldest <= version <= self.version <= version + 1
 
@@ -92,12 +99,16 @@ class Inheritance:
     """Optimizer steps behind the version."""
     promoted: int = 0
     """Partitions of which a copy goes on in place of their owner."""
+    applied: tuple[Applied, ...] | None = None
+    """Without a barrier: where each partition is; None under ``bsp``."""
 
     def in_force(self, kept: Iterable[Interval], geometry: Geometry) -> list[Interval]:
         """The skips to go on with; `kept` are those that the store knows."""
         counted = (
             self.version if self.ahead else self.version - 1
         )  #: iterations up to it are, somewhere
+        if self.applied is not None:
+            counted = furthest(geometry, self.version, self.applied)
         unmet = [i for i in kept if geometry.iteration_of(i.lo) > counted]
         return sorted({*self.skips, *unmet})
 
@@ -166,6 +177,7 @@ class Stocktaking:
             skips=sorted({skip for stock in ours.values() for skip in stock.skips}),
             steps=min(claim.steps for claim in taken),
             promoted=sum(claim.copy for claim in taken),
+            applied=_between(taken),
         )
 
 
@@ -179,6 +191,12 @@ class _Claimed:
         """Of two claims to a partition the one with the higher rank is taken."""
         claim, epoch = self.claim, self.epoch
         return claim.serves(version), claim.version, not claim.copy, epoch.term.number, epoch.n
+
+
+def _between(taken: Sequence[Claim]) -> tuple[Applied, ...] | None:
+    """Where each partition is, without a barrier."""
+    applied = [(claim.version, claim.applied) for claim in taken if claim.applied is not None]
+    return tuple(applied) if applied else None
 
 
 def _after(one: Epoch, other: Epoch) -> bool:

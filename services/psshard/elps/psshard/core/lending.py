@@ -27,6 +27,7 @@ from elps.psshard.core.commands import Command, LeaseKind
 from elps.psshard.core.cut import Cut, Hold, Piece
 from elps.psshard.core.evaluation import Round
 from elps.psshard.core.goal import Goal
+from elps.psshard.core.holes import Holes
 from elps.psshard.core.rules import Rules
 from elps.stream.interval import Interval, IntervalSet
 
@@ -65,6 +66,8 @@ class Lending:
         self.idle: dict[WorkerId, float] = {}  #: neither asks nor has anything in hand, since
         self._retiring: set[WorkerId] = set()  #: ready ones that are about to go
         self._ticket = 0
+        self.opened = -1  #: without a barrier: newest iteration that was cut
+        self.holes: Holes | None = None  #: what of the first iterations is lacking, and where
 
     # --- workers ------------------------------------------------------------------------------------------------------
 
@@ -182,8 +185,9 @@ class Lending:
         if self.due(t) and self.workers:
             self._begin_round(t)
         out: list[Command] = []
+        find = self._find if self._rules.staleness is None else self._find_open
         for worker in sorted(self.asking, key=lambda w: (self.asking[w], w)):
-            found = self._find(worker, t)
+            found = find(worker, t)
             if found is not None:
                 out.append(self._lend(worker, *found, now))
         return out + self._call_back(t, now)
@@ -233,6 +237,43 @@ class Lending:
         left, granule = cut.tail_left, self._rules.geometry.granule
         return self._batches.tail_lease(worker, self._staying, left, granule) if left else 0
 
+    def _find_open(self, worker: WorkerId, t: int) -> tuple[LeaseKind, int, Piece] | None:
+        """Without a barrier: the oldest piece that nobody has, of any iteration that may be begun.
+
+        One more than those that can be computed is lent early; whoever has it waits in the shards. Nothing is lent
+        beyond a version that is to be evaluated, so that it is there, alone, once all before it is done.
+        """
+        if self.round is not None:
+            piece = self.round.cut.for_worker(worker)
+            return ("evaluate", self.round.version, piece) if piece is not None else None
+        for version in range(t, t + self._rules.ahead + 2):
+            if not self._goal.passes(version) or self.due(version):
+                return None
+            if version not in self.cuts:
+                self._open(version)
+            if (piece := self.cuts[version].for_worker(worker)) is not None:
+                return "train", version, piece
+        return None
+
+    def _open(self, version: int) -> None:
+        """Cut an iteration in equal pieces, as many as there are workers: anybody's, so that a fast one takes more.
+
+        One that was begun under another leader is cut where partitions have different parts of it, and what all have
+        is done.
+        """
+        begun = self.holes is not None and version <= self.holes.far
+        if self.holes is not None and begun:
+            parts = self.holes.pieces(version)
+        else:
+            parts = [(self._rules.geometry.iteration(version), False)]
+        pieces = [
+            Piece(gap, None, Hold.COMPUTED if everywhere else Hold.FREE)
+            for part, everywhere in parts
+            for share in self._rules.geometry.cut(part, [1] * max(len(self._staying), 1))
+            for gap in self._skips.gaps(share)
+        ]
+        self.cuts[version], self.opened = Cut(pieces), max(self.opened, version)
+
     def _lend(
         self, worker: WorkerId, kind: LeaseKind, version: int, piece: Piece, now: float
     ) -> Command:
@@ -256,7 +297,7 @@ class Lending:
             lease = self.hands[worker]
             if not free and cut is not None and not self._tail_lease(worker, cut):
                 continue
-            if lease.version > t and lease.called_at is None:
+            if lease.version > t + self._rules.ahead and lease.called_at is None:
                 lease.called_at = now
                 out.append(do.CallBack(worker, lease.ticket))
         return out
@@ -293,7 +334,7 @@ class Lending:
 
     def check_invariants(self, t: int, lent: Callable[[int], Iterable[Interval]]) -> None:
         """Raise `AssertionError` if a state that cannot be has come about; for tests."""
-        assert set(self.cuts) <= {t, t + 1}, (t, sorted(self.cuts))
+        assert set(self.cuts) <= set(range(t, t + self._rules.ahead + 2)), (t, sorted(self.cuts))
         for v, cut in self.cuts.items():
             whole = self._rules.geometry.iteration(v)
             tiles = IntervalSet([*(p.interval for p in cut.pieces), *self._skips.within(whole)])
@@ -306,6 +347,7 @@ class Lending:
         pieces = [p for cut in self.cuts.values() for p in cut.pieces]
         if self.round is not None:
             assert t - 1 <= self.round.version <= t + 1, (t, self.round.version)
+            assert self._rules.staleness is None or self.opened < self.round.version == t
             assert IntervalSet(p.interval for p in self.round.cut.pieces).size == self.round.samples
             pieces += [p for p in self.round.cut.pieces if p.hold is not Hold.COMPUTED]
         for p in pieces:

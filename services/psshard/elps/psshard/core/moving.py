@@ -167,6 +167,15 @@ class Moving:
         wave, self._wave = self._wave, None
         return [do.Unfollow(wave.number)] if wave is not None else []
 
+    def wants(self, now: float) -> bool:
+        """Whether there is something to move now: a job without a barrier stands still for it, and for nothing else."""
+        if self._wave is not None:
+            return True
+        if self._over or self._idle or now < self._retry_at:
+            return False
+        self._idle = not self._moves()
+        return not self._idle
+
     # --- how it stands ------------------------------------------------------------------------------------------------
 
     @property

@@ -18,6 +18,7 @@ means that what it read is mixed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -73,12 +74,13 @@ class _Partition:
     steps: int  #: optimizer steps taken up to `version`
     #: disjoint, inside iteration `version`, counted
     accepted: IntervalSet = field(default_factory=IntervalSet)
-    adding: int = 0  #: accepted intervals that the shell has not finished adding; >= 0
+    #: iteration to accepted intervals of it that the shell has not finished adding; >= 0
+    adding: Counter[int] = field(default_factory=Counter)
     advancing: bool = False  #: version + 1 is being written over version - 1
 
 
 class Part:
-    """The partitions of one job on one shard."""
+    """The partitions of one job on one shard under ``bsp``; `Applying` is the one of the other modes."""
 
     def __init__(self, epoch: Epoch, geometry: Geometry, skips: Iterable[Interval] = ()) -> None:
         self.epoch = epoch  #: the one in force; never changes
@@ -91,15 +93,20 @@ class Part:
     # --- what the leader says -------------------------------------------------------------------------------------
 
     def hold(
-        self, partition: PartitionId, version: int, steps: int, first: int | None = None
+        self,
+        partition: PartitionId,
+        version: int,
+        steps: int,
+        first: int | None = None,
+        applied: Iterable[Interval] = (),
     ) -> None:
         """A partition's values are here at `version`, and at `first` if that is the one before it.
 
-        Repeats change nothing.
+        `applied` is only known without a barrier: what is in the values of later iterations. Repeats change nothing.
         """
         if partition not in self._partitions:
             self._partitions[partition] = _Partition(
-                version if first is None else first, version, steps
+                version if first is None else first, version, steps, IntervalSet(applied)
             )
             self.gate = max(self.gate, version - 1)  # it was left behind once, so it was announced
 
@@ -118,7 +125,7 @@ class Part:
         self._frozen.add(interval)
         t = self.geometry.iteration_of(interval.lo)
         return all(
-            p.version == t and not p.accepted.overlaps(interval) for p in self._partitions.values()
+            p.version <= t and not p.accepted.overlaps(interval) for p in self._partitions.values()
         )
 
     def thaw(self, epoch: Epoch, interval: Interval) -> None:
@@ -150,7 +157,7 @@ class Part:
         if epoch != self.epoch:
             return Verdict.STALE
         p = self._partitions.get(partition)
-        if p is None or iteration > p.version:
+        if p is None or iteration > self._newest(p):
             return Verdict.EARLY
         if iteration < p.version:
             return Verdict.HAVE_IT
@@ -161,22 +168,30 @@ class Part:
         if any(interval.overlaps(f) for f in self._frozen):
             return Verdict.FROZEN
         p.accepted.add(interval)
-        p.adding += 1
+        p.adding[iteration] += 1
         return Verdict.ACCEPT
 
-    def added(self, partition: PartitionId) -> None:
+    def _newest(self, p: _Partition, /) -> int:
+        """The newest iteration that a gradient can be of."""
+        return p.version
+
+    def leaves(self, _version: int, _iteration: int, /) -> bool:
+        """Whether adding a gradient of an iteration changes what is read of a version."""
+        return False
+
+    def added(self, partition: PartitionId, iteration: int) -> None:
         """An accepted interval's gradient is in the sum (or it had nothing to add)."""
         p = self._partitions[partition]
-        if p.adding < 1:
+        if p.adding[iteration] < 1:
             raise IllegalEvent(f"partition {partition}: nothing accepted is waiting to be added")
-        p.adding -= 1
+        p.adding -= Counter((iteration,))  # which drops a count of 0
 
     # --- versions -------------------------------------------------------------------------------------------------
 
     def due(self, partition: PartitionId) -> Advance | None:
         """Begin the partition's next version if its iteration is complete; the shell then writes it."""
         p = self._partitions[partition]
-        if p.advancing or p.adding or self.gate < p.version:
+        if p.advancing or p.adding[p.version] or self.gate < p.version:
             return None
         whole = self.geometry.iteration(p.version)
         skipped = tuple(self._skips.within(whole))
@@ -196,8 +211,10 @@ class Part:
         p.version, p.steps, p.advancing = p.version + 1, done.step, False
         p.accepted.clear()
 
-    def reading(self, partition: PartitionId, version: int) -> Reading:
-        """Whether `version` of a partition can be read."""
+    def reading(self, partition: PartitionId, version: int, *, newest: bool = False) -> Reading:
+        """Whether `version` of a partition can be read. Nobody asks for the `newest` values: they are of a version."""
+        if newest:
+            raise IllegalEvent("the newest values are asked for, of a job with a barrier")
         p = self._partitions.get(partition)
         if p is None or version > p.version:
             return Reading.NOT_YET
@@ -237,7 +254,7 @@ class Part:
         """Raise `AssertionError` if a state that cannot be has come about; for tests."""
         for pid, p in self._partitions.items():
             whole = self.geometry.iteration(p.version)
-            assert p.adding >= 0, pid
+            assert all(n > 0 for n in p.adding.values()), pid
             assert all(whole.contains(i) for i in p.accepted), pid
             assert not any(self._skips.overlaps(i) for i in p.accepted), pid
             assert p.version <= self.gate + 1, pid

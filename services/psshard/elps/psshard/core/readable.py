@@ -110,7 +110,10 @@ class Readable:
 
     def check_invariants(self, lent: Callable[[int], Iterable[Interval]]) -> None:
         """Raise `AssertionError` if a state that cannot be has come about. `lent(t)`: all ever lent of an iteration."""
-        assert self.gate <= self.t <= self.gate + 1, (self.gate, self.t)
+        self._check_gate()
         assert self._goal.halt is None or self.t <= self._goal.halt, (self.t, self._goal.halt)
         if not self.over:
             self._lending.check_invariants(self.t, lent)
+
+    def _check_gate(self) -> None:
+        assert self.gate <= self.t <= self.gate + 1, (self.gate, self.t)

@@ -15,7 +15,7 @@ from elps.psshard.core.cut import Cut, Hold, Piece
 from elps.stream.interval import Interval
 
 KEPT = 3
-"""Iterations that wait for what is on its way; an older one goes out with what it has."""
+"""Complete iterations that wait for what is on its way; an older one goes out with what it has."""
 
 
 @dataclass
@@ -81,9 +81,10 @@ class Rows:
     def take(self) -> list[IterationDone]:
         """Rows that are whole, or that waited long enough, in order."""
         out = []
+        newest = max((t for t, row in self._open.items() if row.done is not None), default=-1)
         for t in sorted(self._open):
             row = self._open[t]
-            if row.done is None or not (row.whole or max(self._open) >= t + KEPT):
+            if row.done is None or not (row.whole or newest >= t + KEPT):
                 break
             out.append(self._close(t))
         return out
@@ -97,6 +98,9 @@ class Rows:
         assert row.done is not None
         assert row.cut is not None
         losses = [math.nan if p.loss is None else p.loss for p in row.cut.pieces]
-        total = math.fsum(losses) if all(map(math.isfinite, losses)) else math.nan
+        told = (
+            sum(p.interval.size for p in row.cut.pieces) >= row.done.count
+        )  # else under another leader
+        total = math.fsum(losses) if told and all(map(math.isfinite, losses)) else math.nan
         mean = total / row.done.count if row.done.count and math.isfinite(total) else None
         return replace(row.done, loss=mean, timings=dict(sorted(row.timings.items())))

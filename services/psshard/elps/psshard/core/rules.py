@@ -35,6 +35,8 @@ class Rules:
     target: float = 0.0
     target_is_maximum: bool = True
     time_s: float | None = None
+    staleness: int | None = None
+    """Iterations before its own that a training lease may lack; None: ``bsp``, where an iteration has a barrier."""
     first_lease_s: float = 600.0
     slack: float = 10.0
     floor_s: float = 5.0
@@ -44,6 +46,11 @@ class Rules:
     max_deaths: int = MAX_DEATHS
     max_tries: int = MAX_TRIES
     max_skipping: int = MAX_SKIPPING
+
+    @property
+    def ahead(self) -> int:
+        """Iterations beyond the oldest open one that can be computed while that is open."""
+        return self.staleness or 0
 
     def evaluation_due(self, version: int, end: int) -> bool:
         """Whether this version is to be evaluated."""

@@ -27,6 +27,11 @@ class Saving:
         if every_s > 0 and self.writing is None and now - self._at >= every_s:
             self._wanted, self._at = True, now
 
+    @property
+    def wants(self) -> bool:
+        """Whether a checkpoint would be begun at the next boundary."""
+        return self._wanted and self.writing is None
+
     def lacks(self, version: int) -> bool:
         """Whether resting at a version needs a checkpoint that is not there."""
         return version not in (0, self.newest)  # version 0 comes again as it came

@@ -23,7 +23,7 @@ from elps.stream.interval import Interval
 from elps.tasks.opening import open_job
 from elps.tasks.running import OpenJob
 from elps.wire.connection import Connection, ConnectionEnded
-from elps.wire.frames import Header, Kind, Status
+from elps.wire.frames import Flag, Header, Kind, Status
 from elps.worker.trainer.emulating import Machine
 from elps.worker.trainer.gradient import Gradient
 from elps.worker.trainer.inbox import Inbox
@@ -292,17 +292,21 @@ class Trainer:
         if status is Status.OK:
             self._tell(Header(Kind.INITIALISED, self._epoch))
 
-    def _pull(self, shards: Shards, version: int, ticket: int) -> tuple[Status, float, float]:
-        if self._held == version:
+    def _pull(
+        self, shards: Shards, version: int, ticket: int, *, newest: bool = False
+    ) -> tuple[Status, float, float]:
+        """Pull a version, or what is `newest` by then: that is never held, since more may have come."""
+        if self._held == version and not newest:
             return Status.OK, 0.0, 0.0
         self._held = -1
         self._pulling = True
+        flags = Flag.NEWEST if newest else Flag.NONE
         try:
-            pulled = shards.pull(version, ticket, self._params)
+            pulled = shards.pull(version, ticket, self._params, flags)
         finally:
             self._pulling = False
         if pulled.status is Status.OK:
-            self._held = version
+            self._held = -1 if newest else version
         elif pulled.status in (Status.CALLED_BACK, Status.GONE):
             self._ask(None)
         return pulled.status, pulled.wait_s, pulled.pull_s
@@ -310,7 +314,8 @@ class Trainer:
     def _train(self, shards: Shards, lease: Header) -> None:
         lease_s = time.perf_counter() - self._free_at
         t, interval = lease.iteration, lease.interval
-        status, wait_s, pull_s = self._pull(shards, t, lease.ticket)
+        newest = self._start.document.bound is not None
+        status, wait_s, pull_s = self._pull(shards, t, lease.ticket, newest=newest)
         if status is not Status.OK:
             return
         self.where = f"worker {self._start.worker}, iteration {t}, samples {interval}"

@@ -163,12 +163,12 @@ class Shards:
         for shard in self._shards:
             shard.pulling()
 
-    def pull(self, version: int, ticket: int, params: Floats) -> Pulled:
+    def pull(self, version: int, ticket: int, params: Floats, flags: Flag = Flag.NONE) -> Pulled:
         """Receive all partitions at a version into the flat vector. Anything but OK leaves a mixture there."""
         began = time.perf_counter()
         raw = params.data.cast("B")
         for shard in self._shards:
-            _again(lambda s=shard: self._ask(s, version, ticket))  # type: ignore[misc]
+            _again(lambda s=shard: self._ask(s, version, ticket, flags))  # type: ignore[misc]
         first = 0.0
         worst = Status.OK
         for shard in self._shards:
@@ -177,7 +177,7 @@ class Shards:
             def take(s: _Shard = shard) -> Status:
                 nonlocal first, sent
                 if not sent:
-                    self._ask(s, version, ticket)
+                    self._ask(s, version, ticket, flags)
                 sent = False
                 status, at = self._take(s, ticket, raw)
                 first = first or at
@@ -188,8 +188,9 @@ class Shards:
         first = first or ended
         return Pulled(worst, first - began, ended - first)
 
-    def _ask(self, shard: _Shard, version: int, ticket: int) -> None:
-        shard.pulling().send(Header(Kind.PULL, self.epoch, iteration=version, ticket=ticket))
+    def _ask(self, shard: _Shard, version: int, ticket: int, flags: Flag) -> None:
+        head = Header(Kind.PULL, self.epoch, flags, iteration=version, ticket=ticket)
+        shard.pulling().send(head)
 
     def _take(self, shard: _Shard, ticket: int, raw: memoryview) -> tuple[Status, float]:
         """Take one shard's answer: its status, and when the first values began to come."""
