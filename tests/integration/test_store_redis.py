@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -276,3 +277,59 @@ class TestSetUp:
     async def test_a_url_that_is_none_is_refused_at_once(self, url: str) -> None:
         with pytest.raises(SetupError, match="store URL"):
             await RedisStore.connect(url, timeout_s=BOUND_S)
+
+
+class Stopped:
+    """Answers whatever is asked until it is told to stop; then it reads nothing, and last all that is there."""
+
+    def __init__(self) -> None:
+        self.stopped, self.resumed = False, asyncio.Event()
+        self.received = bytearray()
+        self.ended: asyncio.Queue[str] = asyncio.Queue()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while not self.stopped:
+            asked = await reader.read(65536)
+            if not asked:
+                return
+            writer.write(b"+OK\r\n" * asked.count(b"*"))
+        sock = writer.get_extra_info("socket")
+        sock = socket.fromfd(sock.fileno(), socket.AF_INET, socket.SOCK_STREAM)
+        writer.transport.pause_reading()
+        await self.resumed.wait()
+        self.ended.put_nowait(await asyncio.to_thread(self._drain, sock))
+        sock.close()
+        writer.transport.abort()
+
+    def _drain(self, sock: socket.socket) -> str:
+        sock.settimeout(10.0)
+        try:
+            while data := sock.recv(1 << 20):
+                self.received += data
+        except ConnectionResetError:
+            return "reset"
+        return "closed"
+
+
+async def test_what_was_given_up_is_never_delivered_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that waits in a cut network would otherwise come over the one that was written since."""
+    monkeypatch.setattr(adapter, "SOCKET_S", 0.5)
+    monkeypatch.setattr(adapter, "CALL_S", 1.5)
+    there = Stopped()
+    server = await asyncio.start_server(there.serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    store = await RedisStore.connect(f"redis://127.0.0.1:{port}/0", timeout_s=10.0)
+    value = bytes(CHUNK_BYTES)
+    try:
+        await store.put("warm", b"1")
+        there.stopped = True
+        await store.put("last", b"1")
+        with pytest.raises(RetryLater):
+            await store.put_many({f"late{n}": value for n in range(8)})
+        there.resumed.set()
+        async with asyncio.timeout(20):
+            assert await there.ended.get() == "reset"
+        assert len(there.received) < 8 * len(value)
+    finally:
+        await store.close()
+        server.close()

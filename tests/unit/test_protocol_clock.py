@@ -9,7 +9,8 @@ from elps.contracts.ids import ShardId, WorkerId
 from elps.psshard.core import commands as do
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Timing
-from elps.psshard.core.rules import Rules
+from elps.psshard.core.deaths import SPARED
+from elps.psshard.core.rules import MAX_DEATHS, Rules
 from elps.stream.geometry import Geometry
 from elps.stream.interval import Interval
 
@@ -195,6 +196,36 @@ def test_who_was_let_down_by_the_network_has_not_died_of_the_samples(kind: str) 
         g("worker_lost", WorkerId(w), "gone")
     g("exit_seen", WorkerId("w6"), "signal 9 (SIGKILL)")
     assert "3 workers died" in g.of(do.Fail)[0].reason
+
+
+def test_whoever_is_let_down_again_and_again_counts_in_the_end() -> None:
+    g = Game(A, geometry=Geometry(samples=100, batch=1))
+    g("worker_lost", A, "gone")
+    g("exit_seen", A, "exit code 3", spared=True)
+    for n in range(2, 30):
+        worker = WorkerId(f"w{n}")
+        g("worker_ready", worker)
+        g("asked", worker)
+        g("worker_lost", worker, "gone")
+        g("exit_seen", worker, "exit code 3", spared=True)
+        if g.of(do.Fail):
+            break
+    assert n == SPARED + MAX_DEATHS
+
+
+def test_a_death_taken_back_lifts_the_doom_whoever_it_was() -> None:
+    g = Game(A, geometry=Geometry(samples=100, batch=1))
+    g("worker_lost", A, "gone")
+    for w in (B, C):
+        g("worker_ready", w)
+        g("asked", w)
+        g("worker_lost", w, "gone")
+    g("exit_seen", A, "exit code 3", spared=True)
+    g("exit_seen", C, "exit code 1")
+    assert not g.of(do.Fail)
+    g.now += 60.0
+    g("tick")
+    assert not g.of(do.Fail)
 
 
 def test_without_word_of_the_last_exit_the_job_fails_soon_with_what_is_known() -> None:

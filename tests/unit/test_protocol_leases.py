@@ -253,3 +253,15 @@ def test_a_metric_that_one_part_lacks_is_not_a_number() -> None:
         assert piece.holder is not None
         current.report(piece.holder, piece.interval, sums)
     assert math.isnan(current.means()["m"])
+
+
+def test_of_several_leases_the_first_push_is_told_and_all_that_was_computed() -> None:
+    rows, worker = Rows(0.0), WORKERS[0]
+    pieces = [Piece(Interval(n, n + 2), worker, Hold.COMPUTED, loss=1.0) for n in (0, 2)]
+    for push_s in (0.5, 0.3):
+        rows.computed(0, worker, Timing(samples=2, compute_s=1.0))
+        rows.pushed(0, worker, push_s)
+    rows.complete(0, 4, 0, Cut(pieces), 3.0)
+    (row,) = rows.take()
+    told = row.timings[worker]
+    assert (told.samples, told.compute_s, told.push_s) == (4, 2.0, 0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,14 @@ from elps.scheduler.core.core import Core
 from elps.scheduler.core.eps import Eps
 from elps.scheduler.core.feedback import given as feedback_of
 from elps.scheduler.core.gain import Speeds, gain, time_s
-from elps.scheduler.core.policy import AgentFact, Facts, HeldFact, QueuedFact, ShardFact
+from elps.scheduler.core.policy import (
+    AgentFact,
+    Facts,
+    HeldFact,
+    QueuedFact,
+    RunningFact,
+    ShardFact,
+)
 
 PLENTY = tuple(ShardFact(ShardId(f"s{n}"), 9, 9, 0) for n in range(3))
 LINEAR = tuple((n, float(n)) for n in (1, 2, 4))
@@ -94,7 +102,7 @@ def test_nobody_falls_below_its_least_and_a_pinned_job_stays_as_it_is() -> None:
     assert Eps().decide(decided).resizes == ()
     waits = dict(Eps().decide(decided).waits)
     assert "all jobs are at their least: 1 worker slot more" in waits[JobId("new")]
-    assert waits[JobId("next")] == "behind earlier jobs, and all others are at their least"
+    assert waits[JobId("next")] == "behind earlier jobs that cannot be served yet"
 
 
 def test_a_job_that_cannot_be_resized_now_is_left_alone() -> None:
@@ -121,16 +129,57 @@ def test_the_head_is_not_overtaken_and_jobs_with_feedback_come_after_newcomers()
     assert [s.job for s in Eps().decide(decided).starts] == ["new"]
 
 
+def on_shards(job: str, *gives: str, least: int = 1) -> HeldFact:
+    """A job of one worker, led elsewhere."""
+    bounds = Size(min=least, max=9)
+    there = tuple(map(ShardId, gives))
+    one = Size(min=1, max=1)
+    return HeldFact(JobId(job), 1, one, 1 + len(gives), bounds, fed=True, calm_s=100.0, gives=there)
+
+
+FULL = tuple(ShardFact(ShardId(f"s{n}"), 1, 0, 0) for n in range(2))
+
+
 def test_shards_are_given_up_too() -> None:
-    taken = tuple(ShardFact(ShardId(f"s{n}"), 1, 0, 0) for n in range(2))
-    wide = HeldFact(
-        JobId("wide"), 1, Size(min=1, max=1), 2, Size(min=1, max=2), fed=True, calm_s=100.0
-    )
-    decided = facts(2, 1, wide, queued("new"), shards=taken)
+    decided = facts(2, 1, on_shards("wide", "s1"), queued("new"), shards=FULL)
     (resize,) = Eps().decide(decided).resizes
     assert (resize.job, resize.workers, resize.shards) == ("wide", 1, 1)
-    moving = facts(2, 1, wide, queued("new"), shards=taken, shards_moving=1)
+    moving = facts(2, 1, on_shards("wide", "s1"), queued("new"), shards=FULL, shards_moving=1)
     assert Eps().decide(moving).resizes == ()
+
+
+def test_nothing_is_taken_for_a_newcomer_that_no_shard_can_be_had_for() -> None:
+    jobs = held("a", 2), held("b", 2)
+    decision = Eps().decide(facts(4, 0, *jobs, queued("new"), queued("next"), shards=FULL))
+    assert decision.resizes == ()
+    assert "no more different shards" in dict(decision.waits)[JobId("new")]
+    same = on_shards("c", "s1"), on_shards("d", "s1")
+    two = QueuedFact(JobId("two"), Size(min=2, max=2), Size(min=1, max=1))
+    assert Eps().decide(facts(3, 1, *same, two, shards=FULL)).resizes == ()
+    apart = on_shards("c", "s1"), on_shards("d", "s0")
+    given = {r.job for r in Eps().decide(facts(3, 1, *apart, two, shards=FULL)).resizes}
+    assert given == {"c", "d"}
+
+
+def test_what_is_free_is_used_while_the_head_cannot_be_served() -> None:
+    decided = facts(5, 2, held("a", 1, rates=LINEAR), held("b", 2, least=2), queued("big", 5, 5))
+    assert sizes(decided)["a"] > 1
+
+
+def test_who_lacks_workers_does_not_take_those_that_others_give_up() -> None:
+    lame, other = held("lame", 8), held("other", 4)
+    decided = facts(9, 1, lame, other, queued("new"))
+    decided = replace(decided, running=(RunningFact(JobId("lame"), 4, (), ()),))
+    decision = Eps().decide(decided)
+    assert [s.job for s in decision.starts] == ["new"]
+    assert decision.refills == ()
+    assert {r.job: r.workers for r in decision.resizes} == {"lame": 4}
+
+
+def test_nobody_gives_way_while_the_pool_is_being_discovered() -> None:
+    decision = Eps().decide(facts(4, 0, held("old", 4), queued("new"), settling=True))
+    assert decision.resizes == ()
+    assert "discovering the pool" in dict(decision.waits)[JobId("new")]
 
 
 # --- the rest ---------------------------------------------------------------------------------------------------------
@@ -154,6 +203,20 @@ def test_a_worker_changes_its_job_only_if_that_pays_and_both_are_calm() -> None:
     }
     just_now = held("a", 1, rates=LINEAR, calm_s=2.0), held("b", 5, rates=LINEAR)
     assert sizes(facts(6, 0, *just_now)) == {"a": 1, "b": 5}
+
+
+def test_weight_says_who_comes_first_and_not_whether_a_slot_is_of_use() -> None:
+    for weight in (0.01, 100.0):
+        assert sizes(facts(16, 15, held("j", 1, most=16, rates=LINEAR, weight=weight)))["j"] == 16
+        assert sizes(facts(4, 3, held("j", 1, rates=NO_USE, weight=weight)))["j"] == 1
+
+
+def test_a_slot_that_a_job_avoids_is_not_given_to_it() -> None:
+    shy = held("shy", 1, avoid=(AgentId("a0"),))
+    assert sizes(facts(3, 1, shy)) == {"shy": 1}
+    rich = held("rich", 5, rates=LINEAR, avoid=(AgentId("a0"),))
+    poor = held("poor", 1, rates=LINEAR, avoid=(AgentId("a0"),))
+    assert sizes(facts(7, 1, rich, poor)) == {"rich": 4, "poor": 2}
 
 
 @given(
@@ -224,6 +287,18 @@ def test_speeds_are_measured_by_number_of_workers() -> None:
     assert speeds.rates[1][1] == pytest.approx(20.0)
     speeds.seen(22.0, 25, 0)
     assert len(speeds.rates) == 2
+
+
+def test_the_first_stretch_with_other_workers_is_no_measure_and_old_ones_fade() -> None:
+    speeds = Speeds()
+    speeds.seen(0.0, 0, 1)
+    speeds.seen(30.0, 1, 1)  # compilation
+    assert speeds.rates == ()
+    speeds.seen(31.0, 3, 1)
+    assert speeds.rates == ((1, 2.0),)
+    for at in range(40, 400):
+        speeds.seen(float(at), at, 2)
+    assert [n for n, _ in speeds.rates] == [2]
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.floats(allow_nan=True)), max_size=5))

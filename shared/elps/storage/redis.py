@@ -1,19 +1,25 @@
 """The store over Redis 6 to 8 or Valkey, through redis-py's asyncio client.
 
 The library's own retries are off; ours repeat a command after a lost connection until the time-out, which is sound
-because every write of `Store` is idempotent. Values are bytes: a client that decodes replies is refused at the start.
+because every write of `Store` is idempotent. What was given up is not delivered later, over what was written since: its
+connection is reset, and the system forgets what it had not sent.
+
+Values are bytes: a client that decodes replies is refused at the start.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from operator import methodcaller
 from typing import Any, Self, TypeVar
 
 import structlog
 from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
@@ -112,6 +118,7 @@ class RedisStore:
             )
         except ValueError as error:
             raise SetupError(f"store URL {shown}: {error}") from None
+        pool.connection_class = _resetting(pool.connection_class)
         store = cls(Redis.from_pool(pool), shown)
         try:
             await store._call("connect", methodcaller("ping"), timeout_s)
@@ -319,6 +326,27 @@ class RedisStore:
         finally:
             if task.cancelling() > before:
                 raise asyncio.CancelledError
+
+
+def _resetting(kind: type[AbstractConnection]) -> type[AbstractConnection]:
+    """Connections of a kind that end with a reset.
+
+    Closed in order, the system goes on to deliver what was written, for minutes: a record that was given up while the
+    network was down would come after the one that was written since.
+    """
+
+    class Resetting(kind):  # type: ignore[misc, valid-type]
+        async def _connect(self) -> None:
+            await super()._connect()
+            sock = self._writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+        async def disconnect(self, *arguments: Any, **named: Any) -> None:
+            if self._writer is not None:  # closed, it would first send what waits
+                self._writer.transport.abort()
+            await super().disconnect(*arguments, **named)
+
+    return Resetting
 
 
 def _remedy(error: ResponseError) -> str:

@@ -285,6 +285,7 @@ class Clock(Relocating):
             self._out += self._saving.begin(self.t)
 
     def _complete(self, now: float) -> None:
+        self._deaths.progressed()
         cut, whole = self._lending.cuts.pop(self.t, None), self.rules.geometry.iteration(self.t)
         skipped = self._skipping.complete(self.t)
         self._rows.complete(self.t, whole.size - skipped, skipped, cut or Cut([]), now)

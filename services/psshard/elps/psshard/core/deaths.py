@@ -10,6 +10,8 @@ from elps.psshard.core.rules import EXIT_WAIT_S
 
 REMEMBERED = 16
 """Deaths that may be taken back."""
+SPARED = 10
+"""So many are taken back without an iteration complete between them; then it is no chance, and they count."""
 
 
 @dataclass
@@ -29,6 +31,7 @@ class Deaths:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._doom: _Doom | None = None
+        self._spared = 0  #: deaths taken back since an iteration was complete
         self._died: dict[WorkerId, Lease] = {}  #: how they ended is not known yet, the newest last
 
     def died(self, worker: WorkerId, lease: Lease, cause: str, now: float) -> None:
@@ -43,11 +46,18 @@ class Deaths:
     def exited(self, worker: WorkerId, *, spared: bool) -> Lease | None:
         """It is known how a worker ended. The lease that it has not died of, although it was counted."""
         lease = self._died.pop(worker, None)
-        if lease is None or not spared:
+        if lease is None or not spared or self._spared >= SPARED:
             return None
-        if self._doom is not None and self._doom.worker == worker:
-            self._doom = None
+        self._spared += 1
+        if (doom := self._doom) is not None and _covers(lease, doom.lease):
+            doom.lease.piece.deaths -= 1
+            if doom.lease.piece.deaths < self._limit:
+                self._doom = None
         return lease
+
+    def progressed(self) -> None:
+        """An iteration is complete: whatever kept workers from it has not kept all."""
+        self._spared = 0
 
     @property
     def doomed(self) -> bool:
@@ -65,3 +75,9 @@ class Deaths:
             return None
         last = f"the last was {doom.worker}: {doom.text}"
         return f"{doom.lease.piece.deaths} workers died on {doom.lease}; {last}"
+
+
+def _covers(one: Lease, other: Lease) -> bool:
+    """Whether a lease has all samples of another one of the same work."""
+    same = (one.kind, one.version) == (other.kind, other.version)
+    return same and one.piece.interval.contains(other.piece.interval)

@@ -50,10 +50,14 @@ class Rows:
         row.unpushed.add(worker)
 
     def pushed(self, iteration: int, worker: WorkerId, push_s: float) -> None:
-        """A worker's push was acknowledged by every shard."""
+        """A worker's push was acknowledged by every shard; of several leases the first one's is told.
+
+        That is what a lease takes, as the balancer has to know it; the others are worked on meanwhile.
+        """
         row = self._open.get(iteration)
         if row is not None and worker in row.timings:
-            row.timings[worker] += Timing(push_s=push_s)
+            if not row.timings[worker].push_s:
+                row.timings[worker] += Timing(push_s=push_s)
             row.unpushed.discard(worker)
 
     def acknowledged(self, worker: WorkerId) -> set[int]:

@@ -13,7 +13,10 @@
 
 from __future__ import annotations
 
-from elps.contracts.ids import JobId
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from elps.contracts.ids import AgentId, JobId, ShardId
 from elps.scheduler.core.gain import gain
 from elps.scheduler.core.places import by_room, counted, need, refilled_from, spread, too_large
 from elps.scheduler.core.policy import (
@@ -62,11 +65,13 @@ class _Deciding:
         self._waits: list[tuple[JobId, str]] = []
 
     def decision(self) -> Decision:
-        refills = self._refill()
-        waiting = self._start()
-        if waiting:
-            self._take_for(waiting)
-        elif not self._facts.settling:
+        queue = self._queue()
+        refills = self._refill(bool(queue))
+        waiting = self._start(queue)
+        if self._facts.settling:
+            told = "the scheduler has just started and is discovering the pool"
+            self._waits += [(job.job, told) for job in waiting]
+        elif not waiting or not self._take_for(waiting):
             self._grow()
             self._level()
         resizes = tuple(
@@ -74,8 +79,28 @@ class _Deciding:
         )
         return Decision(tuple(self._starts), tuple(refills), resizes, tuple(self._waits))
 
-    def _refill(self) -> list[Refill]:
-        lacking = sorted(self._facts.running, key=lambda r: self._is_fed(r.job))
+    def _queue(self) -> list[QueuedFact]:
+        """Who waits, in order, but for those that the pool cannot hold."""
+        queue = []
+        for job in sorted(self._facts.queued, key=lambda q: q.fed):
+            if reason := too_large(job, self._facts):
+                self._waits.append((job.job, reason))
+            else:
+                queue.append(job)
+        return queue
+
+    def _refill(self, queued: bool) -> list[Refill]:
+        """Give jobs what they lack; while somebody waits, no more than their least, and they do not count on more."""
+        lacking = []
+        for job in sorted(self._facts.running, key=lambda r: self._is_fed(r.job)):
+            known, missing = self._held.get(job.job), job.missing
+            if queued and known is not None and missing:
+                there = known.workers - missing
+                least = max(known.bounds.min, there)
+                if least < known.workers:
+                    self._resize(known, least - known.workers, "others wait for what it lacks")
+                missing = least - there
+            lacking.append(replace(job, missing=missing))
         return refilled_from(self._shards, self._agents, lacking)
 
     def _is_fed(self, job: JobId) -> bool:
@@ -83,15 +108,9 @@ class _Deciding:
 
     # --- who waits ----------------------------------------------------------------------------------------------------
 
-    def _start(self) -> list[QueuedFact]:
-        """Start whoever can be started; returns the others, in order, but for those that the pool cannot hold."""
+    def _start(self, queue: list[QueuedFact]) -> list[QueuedFact]:
+        """Start whoever can be started; returns the others, in order."""
         waiting: list[QueuedFact] = []
-        queue = []
-        for job in sorted(self._facts.queued, key=lambda q: q.fed):
-            if reason := too_large(job, self._facts):
-                self._waits.append((job.job, reason))
-            else:
-                queue.append(job)
         for n, job in enumerate(queue):
             shards, slots = by_room(self._shards), sum(self._agents.values())
             if waiting or len(shards) < job.shards.min or slots < job.workers.min:
@@ -109,29 +128,37 @@ class _Deciding:
             self._starts.append(Start(job.job, shards, agents, reason))
         return waiting
 
-    def _take_for(self, waiting: list[QueuedFact]) -> None:
-        """Have running jobs give up what those in front of the queue need, as far as they can."""
+    def _take_for(self, waiting: list[QueuedFact]) -> bool:
+        """Have running jobs give up what those in front of the queue need; False if the first cannot be served."""
         free = sum(self._agents.values()) + self._coming
         spare = sum(self._workers[j.job] - j.bounds.min for j in self._donors())
+        shards = _Shards(self._facts, self._shards, self._donors())
         needed = wished = 0
         for n, job in enumerate(waiting):
-            if needed + job.workers.min > free + spare:
-                if n == 0:
-                    more = counted(needed + job.workers.min - free - spare, "worker slot")
-                    why = f"all jobs are at their least: {more} more must be added or given back"
-                    self._waits.append((job.job, f"{need(job)}; {why}"))
-                behind = "behind earlier jobs, and all others are at their least"
-                self._waits += [(w.job, behind) for w in waiting[max(n, 1) :]]
-                break
-            needed += job.workers.min
-            wished += max(0, min(job.workers.max, self._fair(len(waiting))) - job.workers.min)
-            self._waits.append((job.job, f"{need(job)}; running jobs give way to it"))
+            lacking = needed + job.workers.min - free - spare
+            if lacking > 0:
+                why = f"all jobs are at their least: {counted(lacking, 'worker slot')} more must be added or given back"
+            elif not shards.take(job.shards.min):
+                why = "no more different shards have a free slot, nor can running jobs give one up: start more"
+            else:
+                needed += job.workers.min
+                wished += max(0, min(job.workers.max, self._fair(len(waiting))) - job.workers.min)
+                self._waits.append((job.job, f"{need(job)}; running jobs give way to it"))
+                continue
+            if n == 0:
+                self._waits.append((job.job, f"{need(job)}; {why}"))
+            behind = "behind earlier jobs that cannot be served yet"
+            self._waits += [(w.job, behind) for w in waiting[max(n, 1) :]]
+            break
         for n in range(max(0, needed + wished - free)):
             more_than_fair = self._fair(len(waiting)) if n >= needed - free else 0
             if not self._give_up_worker(waiting[0].job, more_than_fair):
                 break
-        if needed:
-            self._give_up_shards(waiting[0])
+        for donor in shards.given_up:
+            self._width[donor.job] -= 1
+            before, why = self._why.get(donor.job), f"gives way to {waiting[0].job}"
+            self._why[donor.job] = why if before in (None, why) else f"{before}; {why}"
+        return needed > 0
 
     def _donors(self) -> list[HeldFact]:
         return [j for j in self._held.values() if j.movable]
@@ -157,27 +184,21 @@ class _Deciding:
         self._resize(donor, -1, f"gives way to {to}")
         return True
 
-    def _give_up_shards(self, to: QueuedFact) -> None:
-        """Slots of different shards are needed; whose shard becomes free shows itself when it is."""
-        clearing = sum(f.clearing > 0 and self._shards[f.shard] <= 0 for f in self._facts.shards)
-        there = len(by_room(self._shards)) + max(clearing, self._facts.shards_moving)
-        for _ in range(to.shards.min - there):
-            able = [j for j in self._donors() if self._width[j.job] > j.shard_bounds.min]
-            if not able:
-                return
-            donor = min(able, key=lambda j: (not j.fed, -self._width[j.job], j.job))
-            self._width[donor.job] -= 1
-            self._why[donor.job] = f"gives way to {to.job}"
-
     # --- the others ---------------------------------------------------------------------------------------------------
 
     def _grow(self) -> None:
         """Give what is free to whoever gains most by it."""
-        for _ in range(sum(self._agents.values())):
-            able = [j for j in self._receivers(GROWS_S) if self._gain(j) > LEAST_GAIN]
+        left = dict(self._agents)
+        for _ in range(sum(left.values())):
+            able = [
+                j
+                for j in self._receivers(GROWS_S)
+                if self._gain(j, weighted=False) > LEAST_GAIN and _usable(left, j)
+            ]
             if not able:
                 break
             best = max(able, key=lambda j: (self._gain(j), j.job))
+            left[_usable(left, best)[0]] -= 1
             self._resize(best, 1, "a slot is free")
         for job in self._held.values():
             if not (job.movable and job.calm_s >= MOVES_S and not self._why.get(job.job)):
@@ -197,11 +218,12 @@ class _Deciding:
             and j.calm_s >= MOVES_S
             and j.job not in self._why
         ]
-        if sum(self._agents.values()) or self._coming or not able or not donors:
+        if self._coming or not able or not donors or any(_usable(self._agents, j) for j in able):
             return
         to = max(able, key=lambda j: (self._gain(j), j.job))
         donor = min(donors, key=lambda j: (self._loss(j), j.job))
-        if to.job != donor.job and self._gain(to) > MARGIN * self._loss(donor) + LEAST_GAIN:
+        pays = self._gain(to) > MARGIN * self._loss(donor)
+        if to.job != donor.job and pays and self._gain(to, weighted=False) > LEAST_GAIN:
             self._resize(donor, -1, f"{to.job} gains more by it")
             self._resize(to, 1, f"gains more by it than {donor.job}")
 
@@ -219,10 +241,10 @@ class _Deciding:
     def _weight(self, job: HeldFact) -> float:
         return job.weight * (1.0 if job.fed else UNFED)
 
-    def _gain(self, job: HeldFact) -> float:
+    def _gain(self, job: HeldFact, *, weighted: bool = True) -> float:
         """Of a worker more."""
         now = self._workers[job.job]
-        return self._weight(job) * gain(job.rates, now, now + 1)
+        return (self._weight(job) if weighted else 1.0) * gain(job.rates, now, now + 1)
 
     def _loss(self, job: HeldFact) -> float:
         """By a worker fewer."""
@@ -233,3 +255,43 @@ class _Deciding:
         self._workers[job.job] += by
         before = self._why.get(job.job)
         self._why[job.job] = why if before in (None, why) else f"{before}; {why}"
+
+
+def _usable(agents: Mapping[AgentId, int], job: HeldFact) -> list[AgentId]:
+    """Agents with a free slot on which the job's trainers may start."""
+    return [agent for agent, free in agents.items() if free > 0 and agent not in job.avoid]
+
+
+class _Shards:
+    """Slots of shards that are there, on their way, or can be given up, as jobs are counted off them."""
+
+    def __init__(
+        self, facts: Facts, free: Mapping[ShardId, int], donors: Sequence[HeldFact]
+    ) -> None:
+        self._left = {f.shard: max(0, free[f.shard]) + f.clearing for f in facts.shards}
+        self._moving = facts.shards_moving  #: slots that come, of whatever shards
+        self._able = sorted(
+            (j for j in donors if j.shards > j.shard_bounds.min and j.gives),
+            key=lambda j: (not j.fed, -j.shards, j.job),
+        )
+        self.given_up: list[HeldFact] = []
+
+    def take(self, number: int) -> bool:
+        """Slots of so many different shards; False, and nothing is taken, if they cannot be had."""
+        there = sorted((s for s in self._left if self._left[s] > 0), key=lambda s: -self._left[s])
+        lacking = number - len(there)
+        moving = min(max(lacking, 0), self._moving)
+        found: list[HeldFact] = []
+        for donor in self._able:
+            if lacking - moving - len(found) <= 0:
+                break
+            new = donor.gives[0] not in (*there, *(j.gives[0] for j in found))
+            if new and donor not in self.given_up:
+                found.append(donor)
+        if lacking - moving - len(found) > 0:
+            return False
+        for shard in there[:number]:
+            self._left[shard] -= 1
+        self._moving -= moving
+        self.given_up += found
+        return True

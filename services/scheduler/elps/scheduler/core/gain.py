@@ -12,6 +12,8 @@ SERIAL = 0.1
 """Share of an iteration that more workers do not shorten, as long as one number of workers was measured or none."""
 LEAST_S = 0.5
 """A rate is told from what was done in so much time at least."""
+FADES_S = 300.0
+"""A rate that was not measured anew for so long is forgotten: a job's iterations change with time."""
 NEWEST = 0.3
 """Weight of the newest measurement."""
 
@@ -26,26 +28,37 @@ class Speeds:
     """Measures a job's rate by its number of workers, from how far it is at each heartbeat."""
 
     def __init__(self) -> None:
-        self._rates: dict[int, float] = {}
+        self._rates: dict[
+            int, tuple[float, float]
+        ] = {}  #: workers to rate, and when it was measured
         self._since: tuple[float, int, int] | None = None  #: time, iteration, workers
+        self._warm = (
+            False  #: the first stretch with these workers is over: compilation, waits for who came
+        )
 
     def seen(self, at: float, iteration: int, workers: int) -> None:
         """So many workers take part, and the job is so far, at a time in monotonic seconds."""
         since = self._since
         if since is None or workers != since[2] or iteration < since[1] or not workers:
-            self._since = (at, iteration, workers)
+            self._since, self._warm = (at, iteration, workers), False
             return
         seconds, done = at - since[0], iteration - since[1]
         if seconds < LEAST_S or not done:
             return
-        known, rate = self._rates.get(workers), done / seconds
-        self._rates[workers] = rate if known is None else known + NEWEST * (rate - known)
         self._since = (at, iteration, workers)
+        if not self._warm:
+            self._warm = True
+            return
+        rate = done / seconds
+        if (known := self._rates.get(workers)) is not None:
+            rate = known[0] + NEWEST * (rate - known[0])
+        self._rates[workers] = (rate, at)
+        self._rates = {n: r for n, r in self._rates.items() if at - r[1] < FADES_S}
 
     @property
     def rates(self) -> tuple[tuple[int, float], ...]:
         """As measured."""
-        return tuple(sorted(self._rates.items()))
+        return tuple((n, rate) for n, (rate, _) in sorted(self._rates.items()))
 
 
 def time_s(rates: Rates, workers: int) -> float:

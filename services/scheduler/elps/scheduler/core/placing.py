@@ -157,7 +157,8 @@ def _held(book: Book, now: Moment) -> tuple[HeldFact, ...]:
     for record, allocation, live, reign in book.holding():
         workers, shards, pinned = record.document.workers, record.document.shards, record.pinned
         runs = book.goal(record.id) == "run" and live.succession is None
-        others = [s for s in book.pool.shards if s not in allocation.shards]
+        barred = resizing.barred(book, record.id, now)
+        others = [s for s, m in book.pool.shards.items() if s not in barred and not m.leaving]
         out.append(
             HeldFact(
                 record.id,
@@ -169,6 +170,8 @@ def _held(book: Book, now: Moment) -> tuple[HeldFact, ...]:
                 weight=record.document.weight,
                 rates=live.speeds.rates,
                 room=sum(book.pool.free(s, claims) > 0 for s in others),
+                gives=tuple(reversed(resizing.targets_of(allocation)[1:])),
+                avoid=tuple(live.avoid),
                 calm_s=now.mono - live.resized_at,
                 movable=runs and reign.begun_at is not None and reign.lead is not None,
                 growable=runs,

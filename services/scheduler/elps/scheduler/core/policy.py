@@ -61,7 +61,11 @@ class HeldFact:
     rates: tuple[tuple[int, float], ...] = ()
     """Iterations per second as measured, by number of workers, ascending."""
     room: int = 0
-    """Other shards than its own that have a free slot."""
+    """Shards with a free slot that it can be given."""
+    gives: tuple[ShardId, ...] = ()
+    """Shards that it can give up, the one that goes first at the front; the leader is not among them."""
+    avoid: tuple[AgentId, ...] = ()
+    """Agents on which its trainers do not start."""
     calm_s: float = 0.0
     """Since its size was last changed."""
     movable: bool = True
