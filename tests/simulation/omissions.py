@@ -42,7 +42,7 @@ def _no_overlap(part: Part, *args: Any, offer: Any = Part.offer) -> Any:
     verdict = offer(part, *args)
     p = part._partitions.get(args[3])
     if verdict is Verdict.HAVE_IT and p is not None and p.version == args[1] and not p.advancing:
-        p.adding += 1
+        p.adding[args[1]] += 1
         return Verdict.ACCEPT
     return verdict
 

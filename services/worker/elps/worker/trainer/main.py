@@ -54,7 +54,7 @@ EXIT_DONE, EXIT_FAILED = 0, 1
 def run(start: StartTrainer, env: Mapping[str, str]) -> int:
     """Train until the leader says stop; returns the exit code.
 
-    0: nothing more to do. 1: the task failed, the leader has the traceback. 3: the leader or a shard is out of reach.
+    0: nothing more to do. 1: the task failed, the leader has the traceback. 117: the leader or a shard is out of reach.
     """
     try:
         machine = Machine.of(env)

@@ -83,8 +83,8 @@ ToZygote = ForkRequest | SignalRequest
 FromZygote = Ready | Failed | Forked | Began | NotForked | Ended
 P = TypeVar("P")
 
-EXIT_CUT_OFF = 3
-"""With this a trainer exits whose leader or shards are out of reach."""
+EXIT_CUT_OFF = 117
+"""With this a trainer exits whose leader or shards are out of reach; no code that tasks are wont to exit with."""
 
 to_zygote: msgspec.json.Decoder[ToZygote] = msgspec.json.Decoder(ToZygote)
 from_zygote: msgspec.json.Decoder[FromZygote] = msgspec.json.Decoder(FromZygote)
