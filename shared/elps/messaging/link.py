@@ -128,7 +128,8 @@ class Link:
     async def _look_for_alarms(self, connection: Connection) -> None:
         """Keep `blocked_at`. A broker short of memory or disk says so to those who publish, and reads no further."""
         transport = connection.transport
-        assert transport is not None
+        if transport is None:
+            return  # it was closed already, which is noticed by others
         clock = asyncio.get_running_loop().time
         with contextlib.suppress(*CONNECTION_EXCEPTIONS):  # it is lost, and noticed by others
             while True:

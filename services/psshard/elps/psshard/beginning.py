@@ -92,7 +92,8 @@ class Beginning:
             silent = self._taking.awaited if self._taking is not None and late else []
         if silent:
             log.warning("stock_not_told", job=self._job, shards=silent)
-            self.lose(silent, f"{', '.join(silent)} said nothing for {ANSWER_S:g} s")
+            why = f"{', '.join(silent)} said nothing for {ANSWER_S:g} s"
+            self.lose(silent, why, if_awaited=True)
 
     def stocked(self, shard: ShardId, stock: Stock, epoch: Epoch) -> None:
         """A shard has said what it has."""
@@ -102,9 +103,11 @@ class Beginning:
             self._taking.took(shard, stock)
         self._decide()
 
-    def lose(self, gone: Collection[ShardId], why: str) -> None:
-        """Some will not say it any more."""
+    def lose(self, gone: Collection[ShardId], why: str, *, if_awaited: bool = False) -> None:
+        """Some will not say it any more; `if_awaited`: unless they have said it just now."""
         with self._lead.lock:
+            if self._taking is not None and if_awaited:
+                gone = set(gone) & set(self._taking.awaited)
             if self._taking is None or not self._shards & set(gone):
                 return
             for shard in gone:
