@@ -26,8 +26,15 @@ P0, P1, P2 = (PartitionId(n) for n in range(3))
 PLACED = {P0: A, P1: B}
 
 
+BLOCKS = [
+    pytest.param(first, marks=[pytest.mark.long] if first >= 2_000 else [])
+    for first in range(0, SCHEDULES, CHUNK)
+]
+"""The later ones only when the long tests are asked for."""
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("first", range(0, SCHEDULES, CHUNK))
+@pytest.mark.parametrize("first", BLOCKS)
 def test_every_schedule_in_which_shards_are_lost_ends_exactly(first: int) -> None:
     """And where there were replicas, nothing goes back to a checkpoint that is older than they are."""
     bad = list(bad_among(range(first, first + CHUNK), focus="copies", thorough=True))

@@ -36,8 +36,15 @@ S, V = ShardId("s"), ShardId("v")
 FAST, SLOW = WorkerId("fast"), WorkerId("slow")
 
 
+BLOCKS = [
+    pytest.param(first, marks=[pytest.mark.long] if first >= 2_000 else [])
+    for first in range(0, SCHEDULES, CHUNK)
+]
+"""The later ones only when the long tests are asked for."""
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("first", range(0, SCHEDULES, CHUNK))
+@pytest.mark.parametrize("first", BLOCKS)
 def test_every_schedule_without_a_barrier_applies_every_sample_once(first: int) -> None:
     bad = list(bad_among(range(first, first + CHUNK), thorough=True))
     told = "python tests/unit/protocol_unbarred.py"

@@ -19,8 +19,15 @@ SCHEDULES = 10_000
 CHUNK = 1_000
 
 
+BLOCKS = [
+    pytest.param(first, marks=[pytest.mark.long] if first >= 5_000 else [])
+    for first in range(0, SCHEDULES, CHUNK)
+]
+"""The later ones only when the long tests are asked for."""
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("first", range(0, SCHEDULES, CHUNK))
+@pytest.mark.parametrize("first", BLOCKS)
 def test_every_schedule_ends_exactly_as_the_plain_loop(first: int) -> None:
     bad = list(bad_among(range(first, first + CHUNK), thorough=True))
     told = "python tests/unit/protocol_world.py"
