@@ -90,14 +90,14 @@ class Training:
     async def until_stored(
         self, condition: Callable[[JobRecord], bool], what: str, timeout_s: float = LONG_S
     ) -> JobRecord:
-        """Wait until the job's record fulfils a condition; the store may be away meanwhile."""
+        """Wait until the job's record is there and fulfils a condition; the store may be away meanwhile."""
         record: JobRecord | None = None
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
                     try:
-                        record = await self.record()
-                        if condition(record):
+                        record = await self.find()
+                        if record is not None and condition(record):
                             return record
                     except RetryLater:
                         pass
