@@ -151,8 +151,8 @@ async def test_training_goes_on_while_the_store_is_full(
                 lambda: any((e.iteration or 0) >= back_at for e in training.told("checkpointed")),
                 "checkpoint after the store has room",
             )
-            await operator.again(more).equals_the_plain_loop()
             record = await training.equals_the_plain_loop()
+            await operator.again(more).equals_the_plain_loop()  # it had to wait for the workers
     except NotPermitted as reason:
         pytest.skip(str(reason))
     await assert_rows_fit(training, record)
