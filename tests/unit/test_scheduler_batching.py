@@ -68,21 +68,6 @@ class Balanced:
         )  # fmt: skip
 
 
-def test_part_of_the_batch_is_held_back_while_speeds_jump_and_none_when_they_are_steady() -> None:
-    job, chance = Balanced(batch={"global": BATCH, "policy": "average"}), random.Random(3)
-    plans = []
-    for _ in range(60):
-        slow = chance.choice(list(SPEEDS))
-        plans += job.train(1, {w: 100.0 / (4 if w == slow else 1) for w in SPEEDS})
-    held = [plan for plan in plans if plan.tail]
-    assert held
-    assert all(0 < plan.tail <= 0.3 and 0 < plan.least < 1 for plan in held)
-    assert "is lent to whoever is free" in held[0].reason
-    assert sum(held[0].shares.values()) == BATCH
-    steady = job.train(200, dict.fromkeys(SPEEDS, 100.0))
-    assert steady[-1].tail == 0
-
-
 def test_shares_follow_the_speeds_and_sum_to_the_batch() -> None:
     job = Balanced()
     plans = job.train(20)

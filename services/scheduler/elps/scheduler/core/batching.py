@@ -7,6 +7,7 @@ iterations; until then the job goes on by the plan that its leader has.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from elps.balance import Balancer, Decision, Member, Observation, Policy
 from elps.contracts.epoch import Term
@@ -23,7 +24,9 @@ class Batching:
     """Made for a balanced job when its leader is first heard; lives as long as the job."""
 
     def __init__(self, job: JobId, document: JobDocument) -> None:
-        batch, policy = document.batch, Policy.named(document.batch_policy)
+        # What a lease costs whatever its size is not measured apart yet: where that is much, a tail makes it worse.
+        policy = replace(Policy.named(document.batch_policy), may_tail=False)
+        batch = document.batch
         self._job = job
         self._balancer = Balancer(batch.global_, granule=batch.granule, policy=policy)
         self._term: Term | None = None
