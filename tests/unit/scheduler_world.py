@@ -16,7 +16,6 @@ from elps.contracts.epoch import Term
 from elps.contracts.ids import JobId, ShardId, WorkerId
 from elps.contracts.messages import DropJob, HostJob, JobCommand, ScaleCommand, StartTrainer
 from elps.contracts.state import Allocation, JobRecord, JobState, Pinned
-from elps.scheduler.core.book import Live, Reign
 from elps.scheduler.core.core import Core
 from elps.scheduler.core.events import (
     AgentBeaten,
@@ -37,6 +36,7 @@ from elps.scheduler.core.events import (
     UserAsked,
     WriteRecord,
 )
+from elps.scheduler.core.known import Live, Reign
 from elps.scheduler.core.life import CHANGES
 from elps.scheduler.core.policy import Policy
 from elps.scheduler.core.pool import Holding

@@ -155,9 +155,7 @@ class _Deciding:
             if not self._give_up_worker(waiting[0].job, more_than_fair):
                 break
         for donor in shards.given_up:
-            self._width[donor.job] -= 1
-            before, why = self._why.get(donor.job), f"gives way to {waiting[0].job}"
-            self._why[donor.job] = why if before in (None, why) else f"{before}; {why}"
+            self._resize(donor, 0, f"gives way to {waiting[0].job}", shards=-1)
         return needed > 0
 
     def _donors(self) -> list[HeldFact]:
@@ -204,8 +202,7 @@ class _Deciding:
             if not (job.movable and job.calm_s >= MOVES_S and not self._why.get(job.job)):
                 continue
             if self._width[job.job] < job.shard_bounds.max and job.room:
-                self._width[job.job] += 1
-                self._why[job.job] = "a shard is free"
+                self._resize(job, 0, "a shard is free", shards=1)
                 return
 
     def _level(self) -> None:
@@ -251,8 +248,10 @@ class _Deciding:
         now = self._workers[job.job]
         return self._weight(job) * gain(job.rates, now - 1, now)
 
-    def _resize(self, job: HeldFact, by: int, why: str) -> None:
+    def _resize(self, job: HeldFact, by: int, why: str, *, shards: int = 0) -> None:
+        """So many workers, and shards, more or fewer; all reasons are told."""
         self._workers[job.job] += by
+        self._width[job.job] += shards
         before = self._why.get(job.job)
         self._why[job.job] = why if before in (None, why) else f"{before}; {why}"
 

@@ -7,8 +7,9 @@ from elps.contracts.messages import HostedJob, IterationTimings
 from elps.contracts.state import JobState
 from elps.scheduler.core import feedback
 from elps.scheduler.core.batching import Batching
-from elps.scheduler.core.book import Book, Live, Reign
+from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import Moment
+from elps.scheduler.core.known import Live, Reign
 from elps.scheduler.core.life import LifeEvent
 from elps.scheduler.core.suspicion import suspect
 from elps.scheduler.core.trainers import allocation_of, worker_ended

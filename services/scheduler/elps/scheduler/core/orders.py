@@ -21,8 +21,9 @@ from elps.contracts.messages import (
     StopTrainer,
 )
 from elps.contracts.state import Allocation, JobRecord
-from elps.scheduler.core.book import Book, Reign
+from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import MemberId, Send
+from elps.scheduler.core.known import Reign
 from elps.scheduler.core.pool import Holding, Pool
 from elps.scheduler.core.resizing import obeyed, targets_of
 

@@ -7,8 +7,9 @@ import msgspec
 from elps.contracts.job import Pool as Size
 from elps.contracts.state import Allocation, JobRecord, JobState
 from elps.scheduler.core import resizing, succession, users
-from elps.scheduler.core.book import Book, Reservation
+from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import AskTerm, MemberId, Moment, RemoveKeys, TermGranted
+from elps.scheduler.core.known import Reservation
 from elps.scheduler.core.life import LifeEvent
 from elps.scheduler.core.places import counted
 from elps.scheduler.core.policy import (
@@ -136,7 +137,7 @@ def facts_of(book: Book, policy: Policy, now: Moment) -> Facts | None:
             max(0, len(allocation.shards) - resizing.width_of(allocation))
             for _, allocation, _, _ in book.holding()
         ),
-        settling=now.mono - book.started_at < book.bounds.settle_s,
+        settling=book.discovers(now),
     )
 
 

@@ -22,8 +22,9 @@ from __future__ import annotations
 from elps.contracts.ids import JobId, ShardId, WorkerId
 from elps.contracts.messages import HostedJob
 from elps.contracts.state import Allocation, JobRecord
-from elps.scheduler.core.book import Book, Live, Reign
+from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import Moment
+from elps.scheduler.core.known import Live, Reign
 from elps.scheduler.core.pool import Holding
 
 

@@ -15,8 +15,9 @@ from elps.contracts.epoch import Epoch
 from elps.contracts.ids import AgentId, JobId, ShardId
 from elps.contracts.state import Allocation, JobRecord, JobState
 from elps.scheduler.core import resizing
-from elps.scheduler.core.book import Book, Reign, Succession
+from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import AskTerm, Moment, TermGranted
+from elps.scheduler.core.known import Reign, Succession
 from elps.scheduler.core.life import LifeEvent
 from elps.scheduler.core.pool import Holding
 from elps.scheduler.core.terms import begin_term, named
@@ -45,7 +46,7 @@ def shard_gone(book: Book, job: JobId, shard: ShardId, why: str, now: Moment) ->
         resizing.shard_gone(book, job, shard, why, now)
     elif book.live[job].succession is not None:
         return  # it is being replaced already
-    elif _unheard(record, record.allocation, reign) and _discovers(book, now):
+    elif _unheard(record, record.allocation, reign) and book.discovers(now):
         return  # who is to lead instead may not have been heard, either; this is noticed again
     elif book.goal(job) == "pause" or not begin(book, record, record.allocation, reign, why, now):
         resizing.shard_gone(book, job, shard, why, now)
@@ -89,10 +90,6 @@ def _unheard(record: JobRecord, allocation: Allocation, reign: Reign) -> bool:
     """Whether a job with replicas has begun, and its leader was not heard since: the scheduler itself was restarted."""
     begun = record.state is not JobState.STARTING or allocation.inherits is not None
     return bool(record.document.replicas) and begun and reign.lead is None
-
-
-def _discovers(book: Book, now: Moment) -> bool:
-    return now.mono - book.started_at < book.bounds.settle_s
 
 
 def _is_lost(book: Book, allocation: Allocation, shard: ShardId) -> bool:

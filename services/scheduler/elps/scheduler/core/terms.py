@@ -8,8 +8,9 @@ import msgspec
 
 from elps.contracts.ids import AgentId, JobId, WorkerId
 from elps.contracts.state import Allocation, JobRecord
-from elps.scheduler.core.book import Book, Reign
+from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import Moment
+from elps.scheduler.core.known import Reign
 from elps.scheduler.core.life import LifeEvent
 
 

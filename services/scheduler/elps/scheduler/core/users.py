@@ -14,8 +14,9 @@ from elps.contracts.job import JobDocument
 from elps.contracts.messages import Reply, ScaleCommand, SuspendCommand
 from elps.contracts.state import JobRecord, JobState
 from elps.scheduler.core import life, scaling
-from elps.scheduler.core.book import REMEMBERED_REQUESTS, Book, Suspension
+from elps.scheduler.core.book import REMEMBERED_REQUESTS, Book
 from elps.scheduler.core.events import Answer, JobSubmitted, Moment, Request, UserAsked
+from elps.scheduler.core.known import Suspension
 from elps.scheduler.core.life import LifeEvent
 
 SUBMITTED = "submitted"

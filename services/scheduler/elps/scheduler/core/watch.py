@@ -9,8 +9,9 @@ from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.messages import AgentBeat, HostedJob, Refusal, ShardBeat, TrainerStatus
 from elps.contracts.state import Allocation, JobRecord
 from elps.scheduler.core import resizing, succession, suspicion
-from elps.scheduler.core.book import Book, Live, Reign
+from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import MemberId, Moment, ShardRefused
+from elps.scheduler.core.known import Live, Reign
 from elps.scheduler.core.leading import led
 from elps.scheduler.core.pool import Seen
 from elps.scheduler.core.trainers import give_up, worker_ended
