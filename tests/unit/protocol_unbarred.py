@@ -21,6 +21,7 @@ from typing import Any, Self
 
 sys.path.append(str(Path(__file__).parent))
 
+import protocol_world
 from protocol_following import Copy
 from protocol_job import Job, State, draw_job
 from protocol_shard import Block, Pull, Shard, Slab
@@ -183,39 +184,15 @@ class UnbarredWorld(World):
             assert lend.version == clock.t, (lend, clock.t)
 
 
-def verdict(seed: int, **how: Any) -> str | None:
-    """What is wrong with a schedule, None if nothing is."""
-    try:
-        UnbarredWorld(seed, **how).run()
-    except Exception as error:  # noqa: BLE001
-        return f"{type(error).__name__}: {error}"
-    return None
-
-
 def bad_among(seeds: Iterable[int], **how: Any) -> Iterator[tuple[int, str]]:
     """The schedules of these that are bad, with what is wrong."""
-    for seed in seeds:
-        if (why := verdict(seed, **how)) is not None:
-            yield seed, why
+    return protocol_world.bad_among(seeds, UnbarredWorld, **how)
 
 
 def main(arguments: list[str]) -> int:
     from protocol_unbarred_faults import UNBARRED_FAULTS
 
-    first, count = int(arguments[0]), int(arguments[1]) if len(arguments) > 1 else 1
-    how = UNBARRED_FAULTS[arguments[2]].how if len(arguments) > 2 else {}
-    if count == 1:
-        world = UnbarredWorld(first, thorough=True, **how)
-        world.net.trace = []
-        try:
-            world.run()
-        finally:
-            print("\n".join(world.net.trace))
-            print(world.job, world.bound)
-        return 0
-    bad = list(bad_among(range(first, first + count), thorough=True, **how))
-    print(f"{len(bad)} bad of {count}: {bad[:5]}")
-    return bool(bad)
+    return protocol_world.tell(arguments, UNBARRED_FAULTS, UnbarredWorld)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -262,40 +262,47 @@ class World(Failures):
             assert key in (None, wave) or not told, f"{s.name} is left with wave {key}"
 
 
-def verdict(seed: int, **how: Any) -> str | None:
+def verdict(seed: int, world: type[World] = World, **how: Any) -> str | None:
     """What is wrong with a schedule, None if nothing is."""
     try:
-        World(seed, **how).run()
+        world(seed, **how).run()
     except Exception as error:  # noqa: BLE001
         return f"{type(error).__name__}: {error}"
     return None
 
 
-def bad_among(seeds: Iterable[int], **how: Any) -> Iterator[tuple[int, str]]:
+def bad_among(
+    seeds: Iterable[int], world: type[World] = World, **how: Any
+) -> Iterator[tuple[int, str]]:
     """The schedules of these that are bad, with what is wrong."""
     for seed in seeds:
-        if (why := verdict(seed, **how)) is not None:
+        if (why := verdict(seed, world, **how)) is not None:
             yield seed, why
+
+
+def tell(arguments: list[str], faults: Mapping[str, Any], world: type[World] = World) -> int:
+    """SEED: its schedule message by message. SEED COUNT: which of so many are bad. Third: a rule that is left out."""
+    first, count = int(arguments[0]), int(arguments[1]) if len(arguments) > 1 else 1
+    how = faults[arguments[2]].how if len(arguments) > 2 else {}
+    if count == 1:
+        shown = world(first, thorough=True, **how)
+        shown.net.trace = []
+        try:
+            shown.run()
+        finally:
+            print("\n".join(shown.net.trace))
+            print(shown.job, getattr(shown, "bound", ""))
+        return 0
+    bad = list(bad_among(range(first, first + count), world, thorough=True, **how))
+    print(f"{len(bad)} bad of {count}: {bad[:5]}")
+    return bool(bad)
 
 
 def main(arguments: list[str]) -> int:
     from protocol_faults import FAULTS
     from protocol_moving_faults import MOVING_FAULTS
 
-    first, count = int(arguments[0]), int(arguments[1]) if len(arguments) > 1 else 1
-    how = (FAULTS | MOVING_FAULTS)[arguments[2]].how if len(arguments) > 2 else {}
-    if count == 1:
-        world = World(first, thorough=True, **how)
-        world.net.trace = []
-        try:
-            world.run()
-        finally:
-            print("\n".join(world.net.trace))
-            print(world.job)
-        return 0
-    bad = list(bad_among(range(first, first + count), thorough=True, **how))
-    print(f"{len(bad)} bad of {count}: {bad[:5]}")
-    return bool(bad)
+    return tell(arguments, FAULTS | MOVING_FAULTS)
 
 
 if __name__ == "__main__":
