@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import csv
+import os
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +18,7 @@ from elps.contracts.errors import SetupError
 from elps.contracts.ids import AgentId
 from elps.worker.core.slowdown import MOST, Recording, Slowdown, Trace, read, text_for
 from elps.worker.settings import read_settings
-from elps.worker.trainer.emulating import Machine, opened
+from elps.worker.trainer.emulating import SCHEDULED, Machine, opened, queued_s
 
 times = st.floats(0, 1e4)
 factors = st.floats(1, MOST).map(lambda x: round(x, 3))
@@ -169,7 +174,7 @@ def test_a_computation_takes_as_many_times_as_long_as_the_factor_says(
     factor: float, takes: list[float]
 ) -> None:
     clock = Clock()
-    machine = Machine(pattern(f"factor:{factor}"), lambda: clock.now, clock.sleep)
+    machine = Machine(pattern(f"factor:{factor}"), lambda: clock.now, clock.sleep, lambda: 0.0)
     for seconds in takes:
         began = clock.now
         with machine.computing():
@@ -177,9 +182,44 @@ def test_a_computation_takes_as_many_times_as_long_as_the_factor_says(
         assert clock.now - began == pytest.approx(factor * seconds, abs=1e-6)
 
 
+@given(factors, st.floats(0, 10), st.floats(0, 10))
+def test_a_wait_for_a_processor_is_not_multiplied(
+    factor: float, computes: float, waits: float
+) -> None:
+    clock, waited = Clock(), 0.0
+    machine = Machine(pattern(f"factor:{factor}"), lambda: clock.now, clock.sleep, lambda: waited)
+    with machine.computing():
+        clock.now += computes + waits
+        waited += waits
+    assert clock.now - 1000 == pytest.approx(max(factor * computes, computes + waits), abs=1e-6)
+
+
+def test_the_kernel_tells_how_long_a_thread_waited_for_a_processor() -> None:
+    if not SCHEDULED.exists():
+        pytest.skip("this kernel does not tell")
+    waited = []
+
+    def beside_another() -> None:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # of this thread alone
+        burner = subprocess.Popen([sys.executable, "-c", "while True: pass"])  # inherits it
+        try:
+            before, until = queued_s(), time.monotonic() + 20
+            while time.monotonic() < until and queued_s() - before < 0.05:
+                pass
+            waited.append(queued_s() - before)
+        finally:
+            burner.kill()
+            burner.wait()
+
+    thread = threading.Thread(target=beside_another)
+    thread.start()
+    thread.join()
+    assert waited[0] >= 0.05
+
+
 def test_time_counts_from_the_first_computation_and_a_factor_from_where_one_begins() -> None:
     clock = Clock()
-    machine = Machine(pattern("step:3@10s"), lambda: clock.now, clock.sleep)
+    machine = Machine(pattern("step:3@10s"), lambda: clock.now, clock.sleep, lambda: 0.0)
     assert machine.factor == 1
     clock.now += 50
     assert machine.factor == 1
@@ -197,7 +237,7 @@ def test_a_real_machine_never_sleeps_and_a_computation_that_fails_is_not_drawn_o
     clock = Clock()
     with Machine(sleep=clock.sleep).computing():
         pass
-    machine = Machine(pattern("factor:5"), lambda: clock.now, clock.sleep)
+    machine = Machine(pattern("factor:5"), lambda: clock.now, clock.sleep, lambda: 0.0)
     with pytest.raises(ZeroDivisionError), machine.computing():
         raise ZeroDivisionError
     assert clock.slept == 0

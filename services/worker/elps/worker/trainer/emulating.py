@@ -1,4 +1,8 @@
-"""The machine that a trainer pretends to be: slower than the real one, by sleeping."""
+"""The machine that a trainer pretends to be: slower than the real one, by sleeping, and its own.
+
+Many of them share the real one's processors. While a computation waits for one it would go on where it had a machine
+for itself, so that wait is not multiplied, and taken off what is slept.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,8 @@ from elps.worker.core.slowdown import Recording, Slowdown, Step, read, text_for
 VARIABLE = "ELPS_WORKER_SLOWDOWN"
 REAL = Step(1.0, 1.0)
 """The machine as it is."""
+SCHEDULED = Path("/proc/thread-self/schedstat")
+"""Nanoseconds on a processor and waiting for one, and how often it got one."""
 
 
 def slowdown_for(agent: AgentId, text: str) -> str:
@@ -45,16 +51,28 @@ def opened(text: str) -> Slowdown:
     return pattern
 
 
+def queued_s() -> float:
+    """For how many seconds this thread has been ready to run without a processor; 0 where the kernel does not tell."""
+    try:
+        return int(SCHEDULED.read_text(encoding="ascii").split()[1]) / 1e9
+    except OSError:
+        return 0.0
+
+
 class Machine:
-    """Makes computations take as long as the pattern says; the clock is in seconds, from anywhere."""
+    """Makes computations take as long as the pattern says; the clock is in seconds, from anywhere.
+
+    `queued` is the part of that time in which the computing thread waited for a processor.
+    """
 
     def __init__(
         self,
         slowdown: Slowdown = REAL,
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
+        queued: Callable[[], float] = queued_s,
     ) -> None:
-        self._slowdown, self._clock, self._sleep = slowdown, clock, sleep
+        self._slowdown, self._clock, self._sleep, self._queued = slowdown, clock, sleep, queued
         self._since: float | None = None  #: when the first computation began
 
     @classmethod
@@ -74,7 +92,11 @@ class Machine:
         began = self._clock()
         if self._since is None:
             self._since = began
-        more = self._slowdown.factor(began - self._since) - 1
+        factor = self._slowdown.factor(began - self._since)
+        if factor <= 1:
+            yield
+            return
+        queued = self._queued()
         yield
-        if more > 0:
-            self._sleep(more * (self._clock() - began))
+        took, queued = self._clock() - began, self._queued() - queued
+        self._sleep(max(0.0, factor * (took - queued) - took))
