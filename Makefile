@@ -7,6 +7,7 @@ STAMP   := $(VENV)/.stamp
 LOCAL   := $(BIN)/python -m elps.local
 WORKERS ?= 2
 SHARDS  ?= 2
+SCHEDULERS ?= 1
 ALL     ?=
 # Whether `up` leaves a running stack that is larger as it is; set for the targets that only use one.
 AT_LEAST =
@@ -89,13 +90,14 @@ bench: setup ## Measure; prints JSON lines
 # One line in place of a usage text; in the environment the value is safe from the shell.
 up: export COUNT_OF_WORKERS := $(WORKERS)
 up: export COUNT_OF_SHARDS := $(SHARDS)
-up: $(STAMP) ## Start a private RabbitMQ, Redis and all services, or change their number [WORKERS=2] [SHARDS=2]
-	@for name in WORKERS SHARDS; do \
+up: export COUNT_OF_SCHEDULERS := $(SCHEDULERS)
+up: $(STAMP) ## Start a private RabbitMQ, Redis and all services, or change their number [WORKERS=2] [SHARDS=2] [SCHEDULERS=1]
+	@for name in WORKERS SHARDS SCHEDULERS; do \
 	  eval "count=\$$COUNT_OF_$$name"; \
 	  { test "$$count" -ge 1 && test "$$count" -le 256; } 2>/dev/null || \
 	    { echo "$$name=$$count: expected a whole number from 1 to 256, as in: make up $$name=2" >&2; exit 2; }; \
 	done
-	@$(LOCAL) up --workers $(WORKERS) --shards $(SHARDS) $(AT_LEAST)
+	@$(LOCAL) up --workers $(WORKERS) --shards $(SHARDS) --schedulers $(SCHEDULERS) $(AT_LEAST)
 
 down: $(STAMP) ## Checkpoint running jobs and end all of it
 	@$(LOCAL) down

@@ -37,11 +37,11 @@ BATCHES = {
     "crowded": {1: 256, 16: 64, 64: 32},
 }
 """The global batch by kind of job and megabytes of parameters."""
-SLOWER = 4
+SLOWER = 16
 """Emulated machines of this factor leave most of the processors' time to whoever comes or goes."""
 DIGITS_WIDTH = 64 + 1 + 10
 """Parameters of a perceptron on the digits for each hidden unit."""
-EVEN = 20
+EVEN = 12
 """Iterations at rest, before and after a change."""
 
 

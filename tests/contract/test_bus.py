@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 from buses import Connect, Inbox, queue
@@ -98,6 +99,27 @@ class TestRouting:
             await one.publish("elps.jobs", "submit", b"%d" % n)
         assert sorted(await seen.bodies(10)) == [b"%d" % n for n in range(10)]
         assert one.stats.handled + two.stats.handled <= 10
+
+    async def test_of_two_consumers_the_one_with_the_higher_priority_is_served_while_it_has_room(
+        self, connect: Connect
+    ) -> None:
+        durable = queue(("elps.jobs", "#"), durable=True, prefetch=2)
+        low, high = Inbox(), asyncio.Queue[Delivery]()
+        hold = asyncio.Event()
+
+        async def keep(delivery: Delivery) -> None:
+            high.put_nowait(delivery)
+            await hold.wait()
+
+        first, second = await connect(), await connect()
+        await first.subscribe(durable, low)
+        await second.subscribe(dataclasses.replace(durable, priority=3), keep)
+        for n in range(3):
+            await first.publish("elps.jobs", "submit", b"%d" % n)
+        async with asyncio.timeout(10):
+            assert [(await high.get()).body for _ in range(2)] == [b"0", b"1"]
+        assert (await low.next()).body == b"2"
+        hold.set()
 
     async def test_must_route_fails_when_no_queue_takes_the_message(self, bus: Bus) -> None:
         with pytest.raises(RetryLater, match="no queue takes"):

@@ -10,9 +10,9 @@ import fakeredis
 import numpy as np
 import pytest
 
-from elps.contracts.errors import RetryLater
+from elps.contracts.errors import RetryLater, Superseded
 from elps.storage.memory import MemoryStore
-from elps.storage.port import CHUNK_BYTES, Store
+from elps.storage.port import CHUNK_BYTES, Lease, Store
 from elps.storage.redis import RedisStore
 
 
@@ -182,6 +182,66 @@ class TestCounters:
         for key, update in itertools.product(("c1", "c2"), ("a", "b")):
             await store.raise_to(key, 0, update)
         assert [await store.raise_to(key, 0, "z") for key in ("c1", "c2")] == [3, 3]
+
+
+class TestLeases:
+    async def test_one_holds_it_until_its_time_is_over_and_its_number_tells_changes(
+        self, store: Store
+    ) -> None:
+        first = await store.claim("lease", "a", 60)
+        assert first == Lease("a", 1) == await store.claim("lease", "b", 60)
+        assert await store.claim("lease", "a", 0.1) == first, "again, for less"
+        second = first
+        async with asyncio.timeout(10):
+            while second == first:
+                await asyncio.sleep(0.02)
+                second = await store.claim("lease", "b", 60)
+        assert second == Lease("b", 2) == await store.claim("lease", "a", 60)
+
+    async def test_it_may_be_released_by_its_holder_alone(self, store: Store) -> None:
+        await store.claim("lease", "a", 60)
+        await store.release("lease", "b")
+        assert (await store.claim("lease", "b", 60)).holder == "a"
+        await store.release("lease", "a")
+        await store.release("lease", "a")
+        assert await store.claim("lease", "b", 60) == Lease("b", 2)
+
+    async def test_whoever_took_it_up_again_before_anybody_else_did_keeps_the_number(
+        self, store: Store
+    ) -> None:
+        await store.claim("lease", "a", 60)
+        await store.release("lease", "a")
+        assert await store.claim("lease", "a", 60) == Lease("a", 1)
+
+    async def test_it_is_taken_from_one_who_is_known_to_have_ended(self, store: Store) -> None:
+        await store.claim("lease", "a", 60)
+        assert (await store.claim("lease", "b", 60, over="c")).holder == "a"
+        assert await store.claim("lease", "b", 60, over="a") == Lease("b", 2)
+
+    async def test_the_number_is_raised_above_what_the_store_has_forgotten(
+        self, store: Store
+    ) -> None:
+        await store.claim("lease", "a", 60)
+        assert await store.claim("lease", "a", 60, at_least=7) == Lease("a", 7)
+        assert await store.claim("lease", "a", 60, at_least=3) == Lease("a", 7)
+
+    async def test_what_is_written_under_an_older_lease_is_refused(self, store: Store) -> None:
+        old = await store.claim("lease", "a", 60)
+        await store.hash_put_under("hash", "f", b"1", "lease", old)
+        await store.release("lease", "a")
+        await store.hash_put_under("hash", "f", b"2", "lease", old)  # nobody else had it meanwhile
+        new = await store.claim("lease", "b", 60)
+        with pytest.raises(Superseded, match="lease is held by another"):
+            await store.hash_put_under("hash", "f", b"3", "lease", old)
+        await store.hash_put_under("hash", "g", b"4", "lease", new)
+        assert await store.hash_all("hash") == {"f": b"2", "g": b"4"}
+
+    async def test_under_a_lease_of_which_nothing_is_known_nothing_is_written(
+        self, store: Store
+    ) -> None:
+        with pytest.raises(Superseded):
+            await store.hash_put_under("hash", "f", b"1", "lease", Lease("a", 1))
+        assert await store.hash_all("hash") == {}
 
 
 class TestState:

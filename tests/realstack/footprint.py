@@ -18,6 +18,7 @@ from elps.contracts.state import JobRecord, JobState
 from elps.local import processes
 from elps.storage.checkpoints import VALUES, all_manifests
 from elps.storage.port import Store
+from elps.storage.redis import HELD
 
 REST_S = 20.0
 LOOK_S = 0.2
@@ -140,7 +141,7 @@ async def _queues(site: Site, before: Footprint) -> list[str]:
 async def _keys(store: Store) -> list[str]:
     """Keys that no job accounts for."""
     records = [decode(v, JobRecord) for v in (await store.hash_all(topology.JOB_INDEX)).values()]
-    accounted = {topology.JOB_INDEX}
+    accounted = {topology.JOB_INDEX, topology.CHARGE, topology.CHARGE + HELD}
     for record in records:
         if record.state is JobState.KILLED:
             continue

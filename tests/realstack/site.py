@@ -88,10 +88,14 @@ class Site:
 
     # --- as its operator ----------------------------------------------------------------------------------------------
 
-    async def up(self, workers: int | None = None, shards: int | None = None) -> None:
+    async def up(
+        self, workers: int | None = None, shards: int | None = None, schedulers: int = 1
+    ) -> None:
         """``make up``: start it, mend it, or change its size."""
         self.workers, self.shards = workers or self.workers, shards or self.shards
-        await asyncio.to_thread(self.stack.up, self.workers, self.shards, UP_S)
+        await asyncio.to_thread(
+            self.stack.up, self.workers, self.shards, UP_S, schedulers=schedulers
+        )
 
     async def down(self) -> None:
         """``make down``."""

@@ -118,7 +118,7 @@ class Rest:
                 found.append(f"threads of {name}: {', '.join(threads)}")
             if running.process.dead:
                 found.append(f"{name} is dead")
-        core = self.cluster.running[SCHEDULER].service._core  # type: ignore[attr-defined]
+        core = self.cluster.running[SCHEDULER].service.serving.core  # type: ignore[attr-defined]
         found += [f"{job} is live for the scheduler" for job in core.book.live]
         return found
 

@@ -1,4 +1,4 @@
-"""Terms and epochs: what gives a message of the data plane its authority.
+"""Terms and epochs: what gives a message of the data plane its authority; and charges, which give it to an order.
 
 A *term* names one leader of a job: a number that only grows, and a nonce, since the store may forget its newest second
 and then hand out the same number twice. Within a term, `n` counts the changes of ownership. A receiver remembers the
@@ -17,6 +17,20 @@ class Term(msgspec.Struct, frozen=True, order=True):
 
     number: int = msgspec.field(default=0)
     nonce: int = msgspec.field(default=0)
+
+
+class Charge(msgspec.Struct, frozen=True, order=True):
+    """The time in which one scheduler of several is in charge of the stack; what a member obeys.
+
+    The number grows with each change, and the nonce tells apart what the store gave the same number.
+    """
+
+    number: int = msgspec.field(default=0)
+    nonce: int = msgspec.field(default=0)
+
+    def succeeds(self, known: Charge) -> bool:
+        """Whether the orders of this one count for a member that has obeyed `known` last."""
+        return self == known or self.number > known.number
 
 
 class Epoch(msgspec.Struct, frozen=True):
@@ -44,6 +58,9 @@ def standing(received: Epoch, known: Epoch) -> Standing:
         return Standing.NEWER
     return Standing.STALE
 
+
+NO_CHARGE = Charge(0, 0)
+"""Of a scheduler that knows of no others."""
 
 NO_EPOCH = Epoch(Term(0, 0), 0)
 """Lower than every epoch in use."""

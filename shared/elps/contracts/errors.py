@@ -13,6 +13,10 @@ class RetryLater(ElpsError):
     """A peer, the broker or the store did not answer in time; the same call may succeed later."""
 
 
+class Superseded(ElpsError):
+    """Another one has taken over what the caller was in charge of; nothing was changed."""
+
+
 class ProtocolError(ElpsError):
     """A peer sent bytes that do not follow the protocol; its connection is closed."""
 

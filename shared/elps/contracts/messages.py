@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from elps.contracts.epoch import Epoch, Term
+from elps.contracts.epoch import NO_CHARGE, Charge, Epoch, Term
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.job import JobDocument
 from elps.contracts.state import JobRecord, JobState, Progress
@@ -137,6 +137,8 @@ class ShardBeat(Message, frozen=True, kw_only=True, tag="shard"):
     leaving: bool = False
     refused: dict[JobId, Refusal] = {}
     """Jobs it will not host under the term it was last told, until it is told a higher one."""
+    obeys: Charge = NO_CHARGE
+    """The scheduler whose orders count here: the newest that has given any."""
 
 
 TrainerState = Literal["starting", "running", "exited"]
@@ -172,18 +174,23 @@ class AgentBeat(Message, frozen=True, kw_only=True, tag="agent"):
     version: str
     rss_bytes: int = 0
     leaving: bool = False
+    obeys: Charge = NO_CHARGE
+    """As with shards."""
 
 
 class SchedulerBeat(Message, frozen=True, kw_only=True, tag="scheduler"):
-    """Heartbeat of the scheduler, for the monitor's health report."""
+    """Heartbeat of a scheduler, for the monitor's health report."""
 
     incarnation: str
     seq: int
     host: str
     pid: int
     jobs: dict[str, int]
-    """State to number of jobs."""
+    """State to number of jobs; empty on a standby."""
     version: str
+    charge: Charge | None = NO_CHARGE
+    """None: it stands by."""
+    leaving: bool = False
 
 
 MemberMessage = ShardBeat | AgentBeat | SchedulerBeat
@@ -192,7 +199,13 @@ MemberMessage = ShardBeat | AgentBeat | SchedulerBeat
 # --- scheduler to members, exchange elps.commands ---------------------------------------------------------------------
 
 
-class HostJob(Message, frozen=True, kw_only=True, tag="host_job"):
+class Order(Message, frozen=True, kw_only=True):
+    """Base of what a scheduler has members do. One of a scheduler that another has followed is not obeyed."""
+
+    by: Charge = NO_CHARGE
+
+
+class HostJob(Order, frozen=True, kw_only=True, tag="host_job"):
     """To a shard: take part in a job under a term. Repeated until the shard's beat shows it."""
 
     job: JobId
@@ -210,14 +223,14 @@ class HostJob(Message, frozen=True, kw_only=True, tag="host_job"):
     opening, or from a later one. None: from the newest checkpoint."""
 
 
-class DropJob(Message, frozen=True, kw_only=True, tag="drop_job"):
+class DropJob(Order, frozen=True, kw_only=True, tag="drop_job"):
     """To a shard: forget a job, if what it holds is of this term or an older one."""
 
     job: JobId
     term: Term
 
 
-class DirectJob(Message, frozen=True, kw_only=True, tag="direct_job"):
+class DirectJob(Order, frozen=True, kw_only=True, tag="direct_job"):
     """To the leader: how the job shall go on. Repeated until its beat shows the phase."""
 
     job: JobId
@@ -237,7 +250,7 @@ class DirectJob(Message, frozen=True, kw_only=True, tag="direct_job"):
     """Shards that were the job's and are gone for good, with what they had of it."""
 
 
-class BatchPlan(Message, frozen=True, kw_only=True, tag="batch_plan"):
+class BatchPlan(Order, frozen=True, kw_only=True, tag="batch_plan"):
     """To the leader: how iterations are cut from the next fresh cut on. Repeated until its beat shows the number."""
 
     job: JobId
@@ -253,7 +266,7 @@ class BatchPlan(Message, frozen=True, kw_only=True, tag="batch_plan"):
     """Part of its own share that a worker is lent at least of it."""
 
 
-class StartTrainer(Message, frozen=True, kw_only=True, tag="start_trainer"):
+class StartTrainer(Order, frozen=True, kw_only=True, tag="start_trainer"):
     """To an agent: have this trainer run."""
 
     job: JobId
@@ -262,9 +275,11 @@ class StartTrainer(Message, frozen=True, kw_only=True, tag="start_trainer"):
     worker: WorkerId
     leader: Address
     secret: str
+    warm: bool = False
+    """The job trains already: whoever joins shall have computed before, so that nobody waits for its first steps."""
 
 
-class StopTrainer(Message, frozen=True, kw_only=True, tag="stop_trainer"):
+class StopTrainer(Order, frozen=True, kw_only=True, tag="stop_trainer"):
     """To an agent: have this trainer ended and forgotten."""
 
     job: JobId

@@ -71,6 +71,9 @@ def log_key(job: JobId) -> str:
 JOB_INDEX = "elps:jobs"
 """Hash: job id to its encoded `JobRecord`; one read gives all jobs."""
 
+CHARGE = "elps:scheduler:charge"
+"""Lease of the scheduler that is in charge."""
+
 
 def job_prefix(job: JobId) -> str:
     """What all keys of a job other than its record begin with."""

@@ -37,7 +37,11 @@ def main(arguments: list[str] | None = None) -> int:
         match options.command:
             case "up":
                 record = stack.up(
-                    options.workers, options.shards, options.timeout, at_least=options.at_least
+                    options.workers,
+                    options.shards,
+                    options.timeout,
+                    schedulers=options.schedulers,
+                    at_least=options.at_least,
                 )
                 _welcome(stack, record)
             case "down":
@@ -68,6 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     up = commands.add_parser("up", help="start the stack, or change the number of its processes")
     up.add_argument("--workers", type=_count, default=2, help="worker agents (default 2)")
     up.add_argument("--shards", type=_count, default=2, help="shards (default 2)")
+    up.add_argument(
+        "--schedulers", type=_count, default=1, help="one is in charge, the others stand by"
+    )
     up.add_argument(
         "--timeout", type=float, default=UP_S, help="seconds until healthy (default 60)"
     )

@@ -12,7 +12,7 @@ from elps.local.paths import DATA_PATH, TASK_PATH, paths_in_force
 from elps.local.processes import PART_VARIABLE, STACK_VARIABLE
 from elps.local.record import StackRecord
 
-SHARD, AGENT = "shard", "agent"
+SHARD, AGENT, SCHEDULER = "shard", "agent", "scheduler"
 
 
 def _script(name: str) -> tuple[str, ...]:
@@ -54,11 +54,12 @@ def number_of(name: str) -> int:
     return int(name.partition("-")[2] or 0)
 
 
-def names(workers: int, shards: int) -> list[str]:
+def names(workers: int, shards: int, schedulers: int = 1) -> list[str]:
     """All services of a stack of this size, in the order in which they start."""
+    standbys = [f"{SCHEDULER}-{n}" for n in range(2, schedulers + 1)]
     members = [f"{SHARD}-{n}" for n in range(1, shards + 1)]
     members += [f"{AGENT}-{n}" for n in range(1, workers + 1)]
-    return ["scheduler", "monitor", *members]
+    return [SCHEDULER, *standbys, "monitor", *members]
 
 
 def environment(

@@ -21,7 +21,16 @@ from elps.local.ports import Reservations
 from elps.local.processes import Handle, is_alive
 from elps.local.record import StackRecord, new_record, read_record, write_record
 from elps.local.servers import Servers, choose_addresses
-from elps.local.services import AGENT, SHARD, Programs, environment, kind_of, names, number_of
+from elps.local.services import (
+    AGENT,
+    SCHEDULER,
+    SHARD,
+    Programs,
+    environment,
+    kind_of,
+    names,
+    number_of,
+)
 from elps.local.suspend import suspend_jobs
 
 Say = Callable[[str], None]
@@ -57,9 +66,17 @@ class Stack:
         return self.home / "logs" / f"{name}.log"
 
     def up(
-        self, workers: int, shards: int, timeout_s: float = UP_S, *, at_least: bool = False
+        self,
+        workers: int,
+        shards: int,
+        timeout_s: float = UP_S,
+        *,
+        schedulers: int = 1,
+        at_least: bool = False,
     ) -> StackRecord:
         """Have a stack of this size running and healthy; `SetupError` when it did not become so in time.
+
+        Of several schedulers one is in charge, and the others stand by.
 
         With `at_least` one that is larger stays so. On failure what this call started is ended again.
         """
@@ -70,6 +87,7 @@ class Stack:
             if at_least:
                 workers = max(workers, _highest(before, AGENT))
                 shards = max(shards, _highest(before, SHARD))
+                schedulers = max(schedulers, _highest(before, SCHEDULER))
             choose_paths(record, self.env, cwd=Path.cwd(), running=_highest(before, AGENT) > 0)
             if not before:
                 self._end_leftovers(record, keep={})
@@ -84,14 +102,14 @@ class Stack:
             servers.prepare()
             record.running, record.boot_id = True, processes.boot_id()
             try:
-                wanted = names(workers, shards)
+                wanted = names(workers, shards, schedulers)
                 self._start(record, servers, wanted)
                 self._await_healthy(record, servers, wanted, before, began + timeout_s)
             except BaseException:
                 self.say("that did not work: ending what was started")
                 self._undo(record, before)
                 raise
-            self._end_surplus(record, names(workers, shards))
+            self._end_surplus(record, wanted)
             self._end_leftovers(record, keep=dict(_living(record)))
             self.say(f"the stack is up ({time.monotonic() - began:.1f} s)")
             return record
@@ -216,8 +234,7 @@ class Stack:
     # --- ending -------------------------------------------------------------------------------
 
     def _suspend(self, record: StackRecord) -> None:
-        scheduler = record.services.get("scheduler")
-        if scheduler is None or not is_alive(scheduler):
+        if not any(kind_of(n) == SCHEDULER and is_alive(h) for n, h in record.services.items()):
             return
         self.say("asking the scheduler to checkpoint running jobs")
         try:
@@ -231,11 +248,11 @@ class Stack:
         )
         living = [record.services[name] for name in surplus if is_alive(record.services[name])]
         # Shards first: their jobs are checkpointed at the end of an iteration, which still needs its workers.
-        for kind in (SHARD, AGENT):
+        for kind in (SHARD, AGENT, SCHEDULER):
             leaving = [handle for handle in living if kind_of(handle.name) == kind]
             if leaving:
                 self.say(f"sending away {', '.join(handle.name for handle in leaving)}")
-                self._end_services(leaving, DRAIN_S)
+                self._end_services(leaving, SERVICE_S if kind == SCHEDULER else DRAIN_S)
         for name in surplus:
             del record.services[name]
         write_record(self.home, record)

@@ -110,7 +110,8 @@ class AmqpSubscription:
         underlay.on_consumer_cancel_callbacks.add(
             lambda _: give_up()
         )  # e.g. somebody deleted the queue
-        self._tag = await declared.consume(self._take)
+        arguments: dict[str, Any] = {"x-priority": self.queue.priority}
+        self._tag = await declared.consume(self._take, arguments=arguments)
 
     async def cancel(self) -> None:
         """Stop receiving; what is being handled is finished first."""

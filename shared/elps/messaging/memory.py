@@ -47,6 +47,11 @@ class _Consumer:
         default_factory=dict
     )  #: at most `prefetch`, by order of delivery
 
+    @property
+    def takes(self) -> bool:
+        """Whether it can be handed one more."""
+        return len(self.held) < self.receiver.queue.prefetch and self.bus.connected
+
 
 class _Queue:
     """Messages of one queue and those who consume it, in turn."""
@@ -79,15 +84,14 @@ class _Queue:
         self.dispatch()
 
     def dispatch(self) -> None:
-        """Hand ready messages to consumers with room, in turn."""
-        idle = 0
-        while self.ready and idle < len(self.consumers):
-            consumer = self.consumers[0]
-            self.consumers.rotate(-1)
-            if len(consumer.held) >= consumer.receiver.queue.prefetch or not consumer.bus.connected:
-                idle += 1
-                continue
-            idle = 0
+        """Hand ready messages to consumers with room: to those of the highest priority in turn."""
+        while self.ready:
+            free = [consumer for consumer in self.consumers if consumer.takes]
+            if not free:
+                return
+            consumer = max(free, key=lambda one: one.receiver.queue.priority)
+            self.consumers.remove(consumer)
+            self.consumers.append(consumer)
             self._hand(consumer, self.ready.popleft())
 
     def _hand(self, consumer: _Consumer, delivery: Delivery) -> None:

@@ -43,6 +43,8 @@ class Queue:
     None: `EXCLUSIVE_MAX_LENGTH`. A durable queue holds `DURABLE_MAX_LENGTH`; beyond it publishing is refused.
     """
     prefetch: int = field(default=64)
+    priority: int = 0
+    """Of several consumers the one with the highest gets all messages, as long as it takes them."""
 
 
 Handler = Callable[[Delivery], Awaitable[None]]

@@ -66,3 +66,39 @@ def _rss_elsewhere(pid: int | None) -> int:
         return int(psutil.Process(pid).memory_info().rss)
     except psutil.Error:
         return 0
+
+
+def identity() -> str:
+    """What tells this process from every other one, for `has_ended`: boot, namespace, process id and start.
+
+    Empty where the system does not tell that way (not Linux).
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        space = Path("/proc/self/ns/pid").readlink()
+        return f"{boot} {space} {os.getpid()} {_started(os.getpid())}"
+    except OSError:
+        return ""
+
+
+def has_ended(other: str) -> bool:
+    """Whether the process of this `identity` is known to be gone; one of another machine never is."""
+    own = identity()
+    if not own or own.split()[:2] != other.split()[:2]:
+        return False
+    try:
+        pid, started = (int(word) for word in other.split()[2:])
+    except ValueError:
+        return False
+    try:
+        return _started(pid) != started
+    except OSError:
+        return True
+
+
+def _started(pid: int) -> int:
+    """When a process started, in ticks since the boot; `OSError` if there is none."""
+    state, *words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    if state in "ZX":
+        raise ProcessLookupError(pid)
+    return int(words[18])

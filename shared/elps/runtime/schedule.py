@@ -19,13 +19,18 @@ async def every(
     *,
     nudge: asyncio.Event | None = None,
     timeout_s: float | None = None,
+    wait_first: bool = False,
 ) -> None:
     """Call `act` now, then each `interval_s` seconds and at once whenever `nudge` is set, until `stop` is set.
+
+    With `wait_first` the first call comes like a later one.
 
     Calls never overlap. `RetryLater` and the time-out (default: ten intervals) are logged, and the next call comes as
     usual; any other error ends the loop and is raised.
     """
     bound_s = 10 * interval_s if timeout_s is None else timeout_s
+    if wait_first:
+        await _first_of(interval_s, stop, nudge)
     while not stop.is_set():
         if nudge is not None:
             nudge.clear()  # before the call: a change during it is told by the next one

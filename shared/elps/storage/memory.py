@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from elps.contracts.errors import RetryLater
-from elps.storage.port import check_value
+from elps.contracts.errors import RetryLater, Superseded
+from elps.storage.port import Lease, check_value
 
 REMEMBERED_UPDATES = 64
 """Update ids kept for each counter, as in Redis."""
@@ -22,6 +23,7 @@ class MemoryStore:
         self._updates: dict[
             str, OrderedDict[str, int]
         ] = {}  #: counter to its newest update ids and what they got
+        self._leases: dict[str, tuple[Lease, float]] = {}  #: and until when, monotonic seconds
         self._outage = False
         self._closed = False
 
@@ -64,6 +66,7 @@ class MemoryStore:
             self._hashes.pop(key, None)
             self._counters.pop(key, None)
             self._updates.pop(key, None)
+            self._leases.pop(key, None)
 
     async def hash_get(self, key: str, field: str) -> bytes | None:
         """One field of a hash."""
@@ -100,11 +103,43 @@ class MemoryStore:
                 updates.popitem(last=False)
         return updates[update_id]
 
+    async def claim(
+        self, key: str, holder: str, ttl_s: float, *, at_least: int = 0, over: str = ""
+    ) -> Lease:
+        """Hold a lease, or learn who does."""
+        self._available()
+        now = time.monotonic()
+        known, until = self._leases.get(key, (Lease("", 0), 0.0))
+        if until > now and known.holder not in (holder, over):
+            return known
+        if known.holder != holder or known.number < at_least:
+            known = Lease(holder, max(known.number + 1, at_least))
+        self._leases[key] = known, now + ttl_s
+        return known
+
+    async def release(self, key: str, holder: str) -> None:
+        """Let a lease run out now."""
+        self._available()
+        known, _ = self._leases.get(key, (Lease("", 0), 0.0))
+        if known.holder == holder:
+            self._leases[key] = known, 0.0
+
+    async def hash_put_under(
+        self, key: str, field: str, value: bytes, lease_key: str, lease: Lease
+    ) -> None:
+        """Set one field of a hash, under the newest lease."""
+        self._available()
+        if self._leases.get(lease_key, (None, 0.0))[0] != lease:
+            raise Superseded(f"{lease_key} is held by another one")
+        await self.hash_put(key, field, value)
+
     async def scan(self, prefix: str) -> AsyncIterator[str]:
         """Names of all keys with this prefix."""
         self._available()
         for key in [
-            k for k in (*self._values, *self._hashes, *self._counters) if k.startswith(prefix)
+            k
+            for k in (*self._values, *self._hashes, *self._counters, *self._leases)
+            if k.startswith(prefix)
         ]:
             yield key
 

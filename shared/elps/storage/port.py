@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 CHUNK_BYTES = 1024 * 1024
 """Largest single value handed to the store: larger ones are several times slower in Redis (measured)."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Who holds something that one at a time may hold."""
+
+    holder: str
+    number: int
+    """Grows with each change of the holder."""
 
 
 class Store(Protocol):
@@ -46,6 +56,23 @@ class Store(Protocol):
 
         One Lua script: exact under repeats and concurrent callers.
         """
+
+    async def claim(
+        self, key: str, holder: str, ttl_s: float, *, at_least: int = 0, over: str = ""
+    ) -> Lease:
+        """Hold a lease for `ttl_s` from now, or learn who does.
+
+        It goes to `holder` if it has it already, if it has run out, and from `over`, who is known to have ended. Its
+        number rises when the holder is another than the last one, and to `at_least`. Repeats change the time only.
+        """
+
+    async def release(self, key: str, holder: str) -> None:
+        """Let a lease run out now, if it is held by `holder`."""
+
+    async def hash_put_under(
+        self, key: str, field: str, value: bytes, lease_key: str, lease: Lease
+    ) -> None:
+        """Set one field of a hash; `Superseded` unless this lease is the newest, run out or not."""
 
     def scan(self, prefix: str) -> AsyncIterator[str]:
         """Names of all keys with this prefix, in no order, without blocking the store."""

@@ -36,9 +36,9 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from elps.contracts.errors import RetryLater, SetupError
+from elps.contracts.errors import RetryLater, SetupError, Superseded
 from elps.contracts.urls import masked
-from elps.storage.port import CHUNK_BYTES, check_value
+from elps.storage.port import CHUNK_BYTES, Lease, check_value
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -85,6 +85,31 @@ redis.call('HSET', KEYS[1], 'n', text, 'count', count + 1, slot, ARGV[2], 'u:' .
 return n
 """
 """One hash holds the counter (n), how often it rose (count), and a ring of update ids (s:) with their results (u:)."""
+
+HELD = ":held"
+"""Ends the name of the key that expires with a lease; the one without it keeps who had it last, and its number."""
+
+CLAIM = """
+local held = redis.call('GET', KEYS[2])
+local known = redis.call('HMGET', KEYS[1], 'holder', 'n')
+local n = tonumber(known[2] or '0')
+if held and held ~= ARGV[1] and held ~= ARGV[4] then return {held, n} end
+if known[1] ~= ARGV[1] or n < tonumber(ARGV[3]) then
+    n = math.max(n + 1, tonumber(ARGV[3]))
+    redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'n', string.format('%.0f', n))
+end
+redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2])
+return {ARGV[1], n}
+"""
+
+RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('UNLINK', KEYS[1]) end"
+
+PUT_UNDER = """
+local known = redis.call('HMGET', KEYS[2], 'holder', 'n')
+if known[1] ~= ARGV[3] or known[2] ~= ARGV[4] then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+return 1
+"""
 
 
 class RedisStore:
@@ -183,6 +208,29 @@ class RedisStore:
         """Advance a counter; the same `update_id` returns the same number."""
         arguments = (str(at_least), update_id, str(REMEMBERED_UPDATES))
         return int(await self._call("raise_to", methodcaller("eval", RAISE_TO, 1, key, *arguments)))
+
+    async def claim(
+        self, key: str, holder: str, ttl_s: float, *, at_least: int = 0, over: str = ""
+    ) -> Lease:
+        """Hold a lease, or learn who does; its time is that of the server."""
+        arguments = (holder, str(round(ttl_s * 1000)), str(at_least), over)
+        act = methodcaller("eval", CLAIM, 2, key, key + HELD, *arguments)
+        found, number = await self._call("claim", act)
+        return Lease(_text(found), int(number))
+
+    async def release(self, key: str, holder: str) -> None:
+        """Let a lease run out now."""
+        await self._call("release", methodcaller("eval", RELEASE, 1, key + HELD, holder))
+
+    async def hash_put_under(
+        self, key: str, field: str, value: bytes, lease_key: str, lease: Lease
+    ) -> None:
+        """Set one field of a hash, under the newest lease."""
+        check_value(key, value)
+        arguments = (field, value, lease.holder, str(lease.number))
+        act = methodcaller("eval", PUT_UNDER, 2, key, lease_key, *arguments)
+        if not await self._call("hash_put", act):
+            raise Superseded(f"{lease_key} is held by another one")
 
     async def scan(self, prefix: str) -> AsyncIterator[str]:
         """Names of all keys with this prefix, each once."""

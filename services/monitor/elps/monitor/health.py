@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from elps.contracts.messages import AgentBeat, SchedulerBeat, ShardBeat
 from elps.monitor import views
-from elps.monitor.core.members import Roster
+from elps.monitor.core.members import Members, Roster
 from elps.monitor.core.state import State
 
 
@@ -31,7 +31,7 @@ def health(state: State, now_s: float, around: Surroundings) -> views.HealthView
     parts = {
         "broker": _part(around.broker and not around.blocked, _broker(around)),
         "store": _part(around.store_problem is None, around.store_problem or "reachable"),
-        "scheduler": _roster("scheduler", members.schedulers, now_s),
+        "scheduler": _schedulers(members, now_s),
         "shards": _roster("shard", members.shards, now_s),
         "workers": _roster("agent", members.agents, now_s),
         "versions": _versions(state, now_s, around.version),
@@ -83,10 +83,21 @@ def _roster(
     return _part(there > 0, f"{there} there" if there else f"no {kind} has been heard", there)
 
 
+def _schedulers(members: Members, now_s: float) -> views.PartView:
+    """The one in charge, and those that stand by."""
+    part = _roster("scheduler", members.schedulers, now_s)
+    standing_by = _roster("standby", members.standbys, now_s)
+    if not len(members.standbys):
+        return part
+    detail = f"{part['detail']}, standby: {standing_by['detail']}"
+    return _part("degraded" not in (part["status"], standing_by["status"]), detail, part["count"])
+
+
 def _versions(state: State, now_s: float, own: str) -> views.PartView:
     found: dict[str, list[str]] = {own: ["monitor"]}
     for kind, roster in (
         ("scheduler", state.members.schedulers),
+        ("standby", state.members.standbys),
         ("shard", state.members.shards),
         ("agent", state.members.agents),
     ):

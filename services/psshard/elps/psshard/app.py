@@ -13,6 +13,7 @@ import sys
 import structlog
 
 from elps.contracts.codec import decode, encode
+from elps.contracts.epoch import NO_CHARGE
 from elps.contracts.errors import RetryLater
 from elps.contracts.ids import JobId, ShardId
 from elps.contracts.messages import (
@@ -70,6 +71,7 @@ class ShardService:
         self.id = ShardId(self._settings.shard_id or drawn_id())
         self._incarnation = secrets.token_hex(8)
         self._seq = 0
+        self._obeys = NO_CHARGE
         self._leaving = False  #: asked to end; every beat says so
         self._unheard = False  #: the broker took nothing the last time
         self._speaks = True  #: rows and events may still come
@@ -140,6 +142,10 @@ class ShardService:
 
     async def _command(self, delivery: Delivery, hosting: Hosting) -> None:
         command: ShardCommand = decode(delivery.body, ShardCommand)  # type: ignore[arg-type]  # a union
+        if not command.by.succeeds(self._obeys):
+            log.warning("order_of_an_old_scheduler", by=command.by.number, obeys=self._obeys.number)
+            return
+        self._obeys = command.by
         match command:
             case HostJob() as message:
                 hosting.host(message)
@@ -214,6 +220,7 @@ class ShardService:
             version=_version(),
             rss_bytes=rss_bytes(),
             leaving=self._leaving,
+            obeys=self._obeys,
         )
         await self._context.bus.publish(
             MEMBERS, SHARD_BEAT, encode(beat), confirm=False, timeout_s=1.0

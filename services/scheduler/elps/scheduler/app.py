@@ -1,263 +1,109 @@
-"""The scheduler as a service: what comes in goes to the core, what the core commands goes to the outbox."""
+"""The scheduler as a service: it stands by until it is in charge, and then serves."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import uuid
-from importlib.metadata import version
-from typing import TypeAlias, cast
+from contextlib import suppress
 
 import structlog
 
 from elps.contracts import topology
-from elps.contracts.codec import decode, encode
-from elps.contracts.errors import InvalidDocument, RetryLater
-from elps.contracts.messages import (
-    AgentBeat,
-    IterationTimings,
-    JobCommand,
-    MemberMessage,
-    Reply,
-    ScaleCommand,
-    SchedulerBeat,
-    ShardBeat,
-    SuspendCommand,
-)
-from elps.messaging.port import Delivery, Queue, Subscription
+from elps.contracts.codec import encode
+from elps.contracts.errors import RetryLater, Superseded
 from elps.runtime.schedule import every
 from elps.runtime.service import Context
 from elps.runtime.settings import read
-from elps.scheduler.archive import Archive
-from elps.scheduler.core.core import Core
-from elps.scheduler.core.events import (
-    AgentBeaten,
-    EchoHeard,
-    Event,
-    JobSubmitted,
-    Moment,
-    Request,
-    ShardBeaten,
-    Ticked,
-    UserAsked,
-)
-from elps.scheduler.core.users import read_submission
-from elps.scheduler.outbox import Outbox
+from elps.scheduler.charge import InCharge
+from elps.scheduler.serving import Serving, beat
 from elps.scheduler.settings import Settings
 
 log = structlog.get_logger(__name__)
-
-ANSWER_S = 60.0
-"""How long a user's message waits for the store before it is tried again."""
-FLUSH_S = 5.0
-"""How long the end waits for the store."""
-TIMINGS_HELD = 1_000
-"""Beyond it the oldest are dropped: the newest say what the next batches need."""
-TICKS_PER_BEAT = 4
-"""Deadlines are looked at so often."""
-USER_KEYS = (
-    topology.SUBMIT,
-    topology.KILL,
-    topology.PAUSE,
-    topology.RESUME,
-    topology.SCALE,
-    topology.SUSPEND,
-)
-MEMBER_KEYS = (topology.AGENT_BEAT, topology.SHARD_BEAT, topology.SCHEDULER_BEAT)
-
-CommandBody: TypeAlias = JobCommand | ScaleCommand | SuspendCommand
 
 
 class Scheduler:
     """Made by `create`, run once."""
 
     def __init__(self, context: Context, settings: Settings) -> None:
-        self._bus, self._clock, self._settings = context.bus, context.clock, settings
-        self._archive = Archive(context.store)
-        self._incarnation = uuid.uuid4().hex
-        self._version = version("elps")
+        self._context, self._settings = context, settings
         self._seq = 0
-        self._rival = ""  #: incarnation of another scheduler that was heard last
-        self._core: Core
-        self._outbox: Outbox | None = None  #: once the records are loaded
-        self._subscriptions: list[Subscription] = []
+        self.serving: Serving | None = None  #: while it is in charge
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Read the records, then serve until `stop` is set."""
-        serving = asyncio.create_task(self._serve(stop), name="scheduler")
+        """Stand by and serve, in turn if need be, until `stop` is set."""
+        at_least = 0
+        while not stop.is_set():
+            in_charge = InCharge(self._context.store, self._context.clock, at_least)
+            if await self._stand_by(in_charge, stop):
+                try:
+                    await self._serve(in_charge, stop)
+                except Superseded as error:
+                    log.warning("superseded", reason=str(error))
+                at_least = in_charge.at_least
+                await in_charge.leave()
+
+    async def _stand_by(self, in_charge: InCharge, stop: asyncio.Event) -> bool:
+        """Wait for the time in which this one is in charge; False if it is asked to end before."""
+        id_, done = uuid.uuid4().hex, asyncio.Event()
+        coming = asyncio.create_task(in_charge.come(), name="stand by")
+        stopped = asyncio.create_task(stop.wait(), name="stop")
+
+        async def say() -> None:
+            await self._say_standing_by(id_, leaving=False)
+
+        saying = asyncio.create_task(
+            every(self._settings.beat_s, say, done, wait_first=True), name="beat"
+        )
+        try:
+            await asyncio.wait((coming, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if coming.done():
+                coming.result()
+            return coming.done()
+        finally:
+            done.set()
+            for task in (coming, stopped):
+                task.cancel()
+            await asyncio.wait((coming, stopped, saying))
+            if self._seq:
+                with suppress(RetryLater):
+                    await self._say_standing_by(id_, leaving=True)
+                self._seq = 0
+
+    async def _serve(self, in_charge: InCharge, stop: asyncio.Event) -> None:
+        serving = self.serving = Serving(self._context, self._settings, in_charge)
+        task = asyncio.create_task(_unwrapped(serving, in_charge, stop), name="scheduler")
         stopped = asyncio.create_task(stop.wait(), name="stop")
         try:
-            await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
-            if not serving.done():
-                await self._close()
+            await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+            await serving.close()
         finally:  # also when cancelled: nothing of it must go on beside the next scheduler
             stopped.cancel()
-            serving.cancel()
-            await asyncio.wait((serving,))
-        if not serving.cancelled():
-            serving.result()
+            task.cancel()
+            await asyncio.wait((task,))
+            self.serving = None
+        if not task.cancelled():
+            task.result()
 
-    async def _close(self) -> None:
-        """Take in nothing more; what waits for an answer goes back to its queue."""
-        if self._outbox is not None:
-            self._outbox.abandon()
-        await asyncio.gather(*(subscription.cancel() for subscription in self._subscriptions))
-
-    async def _serve(self, stop: asyncio.Event) -> None:
-        found = await self._archive.load()
-        self._core = Core(
-            found.records,
-            self._now(),
-            bounds=self._settings.bounds(),
-            policy=self._settings.chosen_policy(),
-            reserved=found.unreadable,
-        )
-        outbox = Outbox(self._core, self._archive, self._bus, self._now, self.feed)
-        self._outbox = outbox
-        log.info("jobs_loaded", unreadable=len(found.unreadable), **self._core.counts())
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(outbox.run(), name="outbox")
-                tasks.create_task(self._look_for_leftovers(), name="leftovers")
-                await self._listen()
-                beat_s = self._settings.beat_s
-                tasks.create_task(every(beat_s, self._beat, stop), name="beat")
-                tasks.create_task(every(beat_s / TICKS_PER_BEAT, self._tick, stop), name="tick")
-        finally:
-            try:
-                async with asyncio.timeout(FLUSH_S):
-                    await outbox.store()
-            except TimeoutError:
-                log.error(
-                    "records_not_stored", reason=f"the store did not answer within {FLUSH_S:g} s"
-                )
-
-    async def _listen(self) -> None:
-        """Members first: jobs are placed by what is heard of them."""
-        members = Queue(
-            f"elps.scheduler.members.{self._incarnation}",
-            tuple((topology.MEMBERS, key) for key in MEMBER_KEYS),
-        )
-        jobs = Queue(
-            topology.SCHEDULER_JOBS_QUEUE,
-            tuple((topology.JOBS, key) for key in USER_KEYS),
-            durable=True,
-        )
-        timings = Queue(
-            f"elps.scheduler.timings.{self._incarnation}",
-            ((topology.TELEMETRY, topology.TIMINGS_KEYS),),
-            max_length=TIMINGS_HELD,
-        )
-        for queue, handler in (
-            (members, self._on_member),
-            (jobs, self._on_job),
-            (timings, self._on_timings),
-        ):
-            while True:
-                try:
-                    self._subscriptions.append(await self._bus.subscribe(queue, handler))
-                    break
-                except RetryLater as error:
-                    log.warning(
-                        "waiting_for",
-                        whom="broker",
-                        to=f"subscribe to {queue.name}",
-                        error=str(error),
-                    )
-                    await asyncio.sleep(self._settings.beat_s)
-
-    def feed(self, event: Event) -> None:
-        """Have the core handle an event, now."""
-        assert self._outbox is not None
-        self._outbox.take(self._core.handle(event, self._now()))
-
-    def _now(self) -> Moment:
-        return Moment(self._clock.monotonic(), self._clock.time())
-
-    async def _on_member(self, delivery: Delivery) -> None:
-        message = decode(delivery.body, cast(type[MemberMessage], MemberMessage))
-        match message:
-            case ShardBeat():
-                self.feed(ShardBeaten(message))
-            case AgentBeat():
-                self.feed(AgentBeaten(message))
-            case SchedulerBeat(incarnation=incarnation) if incarnation == self._incarnation:
-                self.feed(EchoHeard())
-            case SchedulerBeat(incarnation=incarnation) if incarnation != self._rival:
-                self._rival = incarnation
-                log.warning(
-                    "other_scheduler_heard",
-                    host=message.host,
-                    pid=message.pid,
-                    incarnation=incarnation,
-                )
-
-    async def _on_timings(self, delivery: Delivery) -> None:
-        assert self._outbox is not None
-        if self._core.timed(decode(delivery.body, IterationTimings)):
-            self._outbox.nudge()
-
-    async def _on_job(self, delivery: Delivery) -> None:
-        request = Request(delivery.message_id or uuid.uuid4().hex)
-        try:
-            event = self._read(delivery, request)
-        except InvalidDocument as error:
-            count = len(error.problems)
-            reason = f"refused: {count} problem{'s' if count != 1 else ''} in {error.what}"
-            reply = Reply(ok=False, reason=reason, problems=list(error.problems))
-            await self._bus.respond(delivery, encode(reply))
-            raise
-        assert self._outbox is not None
-        answer = self._outbox.answer_to(request)
-        self.feed(event)
-        try:
-            async with asyncio.timeout(ANSWER_S + self._settings.suspend_s):
-                reply = await asyncio.shield(answer)
-        except TimeoutError:
-            raise RetryLater(f"{delivery.routing_key}: the store does not answer") from None
-        log.info(
-            "user_answered",
-            what=delivery.routing_key,
-            job=reply.job,
-            ok=reply.ok,
-            reason=reply.reason,
-            message_id=request,
-        )
-        await self._bus.respond(delivery, encode(reply))
-
-    @staticmethod
-    def _read(delivery: Delivery, request: Request) -> Event:
-        what = delivery.routing_key
-        if what == topology.SUBMIT:
-            return JobSubmitted(request, read_submission(delivery.body, delivery.message_id))
-        kind: type[CommandBody] = JobCommand
-        if what == topology.SCALE:
-            kind = ScaleCommand
-        elif what == topology.SUSPEND:
-            kind = SuspendCommand
-        return UserAsked(request, what, decode(delivery.body, kind))
-
-    async def _tick(self) -> None:
-        self.feed(Ticked())
-
-    async def _beat(self) -> None:
+    async def _say_standing_by(self, incarnation: str, *, leaving: bool) -> None:
         self._seq += 1
-        beat = SchedulerBeat(
-            incarnation=self._incarnation,
-            seq=self._seq,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            jobs=self._core.counts(),
-            version=self._version,
-        )
-        await self._bus.publish(
-            topology.MEMBERS, topology.SCHEDULER_BEAT, encode(beat), confirm=False
+        message = beat(incarnation, self._seq, None, {}, leaving=leaving)
+        await self._context.bus.publish(
+            topology.MEMBERS, topology.SCHEDULER_BEAT, encode(message), confirm=False
         )
 
-    async def _look_for_leftovers(self) -> None:
-        """Keys of jobs that were killed while the scheduler could not remove them."""
-        self._core.keys_found(await self._archive.jobs_with_keys())
+
+async def _unwrapped(serving: Serving, in_charge: InCharge, stop: asyncio.Event) -> None:
+    """Serve while in charge; that another one is now is told by its own name."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            keeping = tasks.create_task(in_charge.keep(), name="keep in charge")
+            await serving.run(stop)
+            keeping.cancel()
+    except BaseExceptionGroup as group:
+        if group.split(Superseded)[1] is not None:
+            raise
+        in_charge.check()
+        raise
 
 
 def create(context: Context) -> Scheduler:

@@ -17,6 +17,7 @@ from elps.contracts.epoch import Term
 from elps.contracts.errors import InvalidDocument, RetryLater
 from elps.contracts.ids import JobId, id_problem
 from elps.contracts.state import JobRecord
+from elps.scheduler.charge import NONCE_BITS, InCharge
 from elps.scheduler.core.events import AskTerm, TermGranted
 from elps.storage import checkpoints
 from elps.storage.port import Store
@@ -26,8 +27,6 @@ T = TypeVar("T")
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 """Between two tries while the store is away."""
-NONCE_BITS = 53
-"""Exact in every JSON reader, and two equal ones are as good as impossible."""
 SECRET_BYTES = 32
 DELETED_AT_ONCE = 500
 
@@ -44,8 +43,8 @@ class Found:
 class Archive:
     """Each call goes on until it has succeeded: callers are tasks that wait, or are cancelled."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, in_charge: InCharge) -> None:
+        self._store, self._in_charge = store, in_charge
         self.outages = 0
         """Absences of the store that were noticed."""
 
@@ -61,9 +60,9 @@ class Archive:
         return found
 
     async def write(self, records: Mapping[JobId, JobRecord]) -> None:
-        """Store records."""
+        """Store records; `Superseded` if another scheduler does so now."""
         for job, record in records.items():
-            put = partial(self._store.hash_put, topology.JOB_INDEX, job, encode(record))
+            put = partial(self._in_charge.put, topology.JOB_INDEX, job, encode(record))
             await self._insist("write job", put)
 
     async def grant(self, ask: AskTerm) -> TermGranted:

@@ -1,7 +1,8 @@
 """Carries out what the core commands, in the only safe order: records are stored before anything else happens.
 
 While the store is away records, events and answers gather here (records and answers one per job and message,
-events up to a bound), and nothing is sent: members go on with what they were told last.
+events up to a bound), and nothing is sent: members go on with what they were told last. The same while this scheduler
+does not know that it is still in charge.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import msgspec
 import structlog
 
 from elps.contracts import topology
@@ -21,6 +23,7 @@ from elps.contracts.state import JobRecord
 from elps.contracts.texts import LOGGED_CHARACTERS, shortened
 from elps.messaging.port import Bus
 from elps.scheduler.archive import Archive
+from elps.scheduler.charge import InCharge
 from elps.scheduler.core.core import Core
 from elps.scheduler.core.events import (
     Answer,
@@ -57,10 +60,12 @@ class Outbox:
         core: Core,
         archive: Archive,
         bus: Bus,
+        in_charge: InCharge,
         now: Callable[[], Moment],
         feed: Callable[[Event], None],
     ):
         self._core, self._archive, self._bus, self._now, self._feed = core, archive, bus, now, feed
+        self._in_charge = in_charge
         self._records: dict[JobId, JobRecord] = {}  #: not yet stored; the newest of each job
         self._answers: dict[Request, Reply] = {}  #: to be given once the records are stored
         self._stored: deque[JobEvent] = deque(
@@ -171,6 +176,7 @@ class Outbox:
             await self._wake.wait()
             self._wake.clear()
             await self.store()
+            await self._in_charge.acting()
             # nothing is awaited from here until all that depends on the records is picked up
             answers, self._answers = self._answers, {}
             for request, reply in answers.items():
@@ -190,13 +196,16 @@ class Outbox:
         if not self._bus.connected:
             return
         for send in self._core.messages(self._now()):
-            kind = type(send.message).__name__
+            if not self._in_charge.acts():
+                return
+            order = msgspec.structs.replace(send.message, by=self._in_charge.charge)
+            kind = type(order).__name__
             log.debug("order", member=send.member, kind=kind, job=send.message.job)
             try:
                 await self._bus.publish(
                     topology.COMMANDS,
                     send.member,
-                    encode(send.message),
+                    encode(order),
                     confirm=False,
                     timeout_s=SEND_S,
                 )

@@ -13,6 +13,7 @@ import structlog
 
 from elps.contracts import topology
 from elps.contracts.codec import decode, encode
+from elps.contracts.epoch import NO_CHARGE
 from elps.contracts.errors import RetryLater
 from elps.contracts.messages import AgentBeat, AgentCommand, LogLines, StartTrainer
 from elps.messaging.port import Delivery, Queue, Subscription
@@ -52,6 +53,7 @@ class WorkerAgent:
         self._host = socket.gethostname()
         self._version = version("elps")
         self._seq = 0
+        self._obeys = NO_CHARGE
         #: Since the broker took the last ones.
         self._lines_lost = 0
         self._changed = asyncio.Event()
@@ -111,6 +113,10 @@ class WorkerAgent:
     async def _on_command(self, delivery: Delivery) -> None:
         kind: type[AgentCommand] = AgentCommand  # type: ignore[assignment]  # a union is no type, but msgspec takes it
         command = decode(delivery.body, kind)
+        if not command.by.succeeds(self._obeys):
+            log.warning("order_of_an_old_scheduler", by=command.by.number, obeys=self._obeys.number)
+            return
+        self._obeys = command.by
         if isinstance(command, StartTrainer):
             self._trainers.start(command)
         else:
@@ -135,6 +141,7 @@ class WorkerAgent:
             version=self._version,
             rss_bytes=rss_bytes(),
             leaving=self._trainers.leaving,
+            obeys=self._obeys,
         )
         await self._bus.publish(
             topology.MEMBERS, topology.AGENT_BEAT, encode(message), confirm=False

@@ -96,6 +96,7 @@ class Members:
         self.shards: Roster[ShardBeat] = Roster(lost_s)
         self.agents: Roster[AgentBeat] = Roster(lost_s)
         self.schedulers: Roster[SchedulerBeat] = Roster(lost_s)
+        self.standbys: Roster[SchedulerBeat] = Roster(lost_s)
 
     def take(self, beat: MemberMessage, now_s: float) -> bool:
         """Take a beat of any kind; say whether it was news."""
@@ -104,10 +105,12 @@ class Members:
                 return self.shards.take(beat.shard, beat, now_s)
             case AgentBeat():
                 return self.agents.take(beat.agent, beat, now_s)
+            case SchedulerBeat(charge=None):
+                return self.standbys.take(f"{beat.host} {beat.pid}", beat, now_s)
             case SchedulerBeat():
                 return self.schedulers.take("scheduler", beat, now_s)
 
     def forget(self, now_s: float) -> None:
         """Let go of members that left, and of those lost long ago."""
-        for roster in (self.shards, self.agents, self.schedulers):
+        for roster in (self.shards, self.agents, self.schedulers, self.standbys):
             roster.forget(now_s)

@@ -38,7 +38,7 @@ class State:
         if not self.members.take(beat, now_s):
             return
         self.heard_s = now_s
-        if isinstance(beat, SchedulerBeat):
+        if isinstance(beat, SchedulerBeat) and beat.charge is not None:
             self.scheduler_heard_s = now_s
         if isinstance(beat, ShardBeat):
             for hosted in beat.jobs:

@@ -58,7 +58,7 @@ def orders(book: Book) -> Iterator[tuple[Topic, Send]]:
                 if plan is not None and plan.term == allocation.term:
                     lead = allocation.shards[0]
                     yield Topic(lead, "batches", record.id), Send(lead, plan)
-            yield from _start(book, record, allocation, leader.address)
+            yield from _start(book, record, allocation, reign, leader.address)
 
 
 def _end(book: Book, member: MemberId, holding: Holding, term: Term) -> tuple[Topic, Send]:
@@ -147,7 +147,7 @@ def _direct(
 
 
 def _start(
-    book: Book, record: JobRecord, allocation: Allocation, leader: Address
+    book: Book, record: JobRecord, allocation: Allocation, reign: Reign, leader: Address
 ) -> Iterator[tuple[Topic, Send]]:
     for worker, agent_id in allocation.workers.items():
         agent = book.pool.agents.get(agent_id)
@@ -162,6 +162,7 @@ def _start(
                 worker=worker,
                 leader=leader,
                 secret=record.secret,
+                warm=reign.lead is not None and bool(reign.lead.ready),
             )
             yield Topic(agent_id, "start", record.id, worker), Send(agent_id, message)
         elif running != allocation.term:  # only after the store forgot that this name was given out

@@ -37,6 +37,7 @@ from elps.worker.trainer.reaching import (
     reach,
 )
 from elps.worker.trainer.shards import Shards
+from elps.worker.trainer.warming import warm_up
 from elps.worker.zygote.protocol import EXIT_CUT_OFF
 
 LEADER_REACH_S = 20.0
@@ -90,6 +91,8 @@ def _work(start: StartTrainer, env: Mapping[str, str], leader: Connection, machi
         job = open_job(start.document, env)
         trainer = Trainer(start, job, leader, machine)
         trainer.leave_when_told()
+        if start.warm:
+            trainer.warm_up()
         leader.send(
             Header(Kind.READY),
             {
@@ -203,6 +206,10 @@ class Trainer:
         """Send to the leader. Whether it is still there shows in what it says next, a reason to stop included."""
         with contextlib.suppress(ConnectionEnded):
             self._leader.send(header, meta)
+
+    def warm_up(self) -> None:
+        """Compute once for nothing; no parameters are held afterwards."""
+        warm_up(self._job, self._order, self._params, self._gradient.flat)
 
     def close(self) -> None:
         """Hang up on the shards."""

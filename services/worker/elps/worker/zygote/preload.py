@@ -7,6 +7,8 @@ import importlib
 import threading
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from elps.contracts.errors import SetupError
 from elps.contracts.messages import StartTrainer
 from elps.worker.zygote.linux import thread_count
@@ -44,6 +46,8 @@ def preload(modules: Sequence[str], trainer: str) -> Trainer:
     if "elps.optim" in modules:
         for dtype in ("float32", "float64"):
             importlib.import_module("elps.optim").warm_up(dtype)
+            square = np.ones((256, 256), dtype)
+            np.matmul(square, square)  # the library sets itself up
         require_one_thread("compiling the kernels")
     # What lives now lives for ever: kept out of collections, its pages stay shared with the trainers.
     gc.collect()

@@ -1,0 +1,162 @@
+"""Who is in charge, of two schedulers or more: a lease in the store, claimed again and again.
+
+A standby claims until the lease is its own: when it has run out, when its holder has let it go, or when the holder's
+process is seen to be gone, which on one machine takes no time. While the store is away nobody gets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+
+import msgspec
+import structlog
+
+from elps.contracts import topology
+from elps.contracts.epoch import NO_CHARGE, Charge
+from elps.contracts.errors import RetryLater, Superseded
+from elps.runtime.processes import has_ended, identity
+from elps.runtime.service import Clock
+from elps.scheduler.core.tenure import Tenure
+from elps.storage.port import Lease, Store
+
+log = structlog.get_logger(__name__)
+
+NONCE_BITS = 53
+"""Exact in every JSON reader, and two equal ones are as good as impossible."""
+TTL_S = 3.0
+"""Time of the lease: after so long without a word of its holder another one may take it."""
+CLAIM_S = 0.5
+"""Between two claims, of a standby as of whoever is in charge."""
+RELEASE_S = 1.0
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store keeps of who holds the lease."""
+
+    nonce: int
+    host: str
+    pid: int
+    process: str
+    """See `elps.runtime.processes.identity`."""
+
+
+class InCharge:
+    """The claims of one scheduler, from its start until it is followed by another or ends."""
+
+    def __init__(self, store: Store, clock: Clock, at_least: int = 0) -> None:
+        """`at_least`: see `Tenure`."""
+        self._store, self._clock = store, clock
+        me = Holder(
+            nonce=secrets.randbits(NONCE_BITS),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            process=identity(),
+        )
+        self._me = msgspec.json.encode(me).decode()
+        self._tenure = Tenure(me.nonce, TTL_S, at_least)
+        self._due, self._claimed = asyncio.Event(), asyncio.Event()
+        self._other = ""
+
+    @property
+    def at_least(self) -> int:
+        """The least number that members are known to obey."""
+        return self._tenure.at_least
+
+    @property
+    def charge(self) -> Charge:
+        """What the orders of this scheduler are signed with."""
+        return self._tenure.charge
+
+    def acts(self) -> bool:
+        """Whether it may do anything at this moment."""
+        return self._tenure.acts(self._clock.monotonic())
+
+    async def acting(self) -> None:
+        """Wait until it may do something; what keeps it is logged with its claims."""
+        while not self.acts():
+            self._claimed.clear()
+            await self._claimed.wait()
+
+    def obeyed(self, other: Charge) -> None:
+        """A member has told whom it obeys."""
+        self._tenure.obeyed(other)
+        if self._tenure.lost:
+            self._due.set()
+
+    async def come(self) -> None:
+        """Stand by until this scheduler is in charge."""
+        while not self.acts():
+            await self._claim()
+            if not self.acts():
+                await asyncio.sleep(CLAIM_S)
+        log.info("in_charge", number=self.charge.number)
+
+    async def keep(self) -> None:
+        """Stay in charge; `Superseded` once another one is."""
+        while True:
+            self.check()
+            await self._claim()
+            self.check()
+            try:
+                async with asyncio.timeout(CLAIM_S):
+                    await self._due.wait()
+            except TimeoutError:
+                continue
+
+    def check(self) -> None:
+        """Raise `Superseded` if another one is in charge."""
+        if self._tenure.lost:
+            raise Superseded(f"another scheduler is in charge: {self._other or 'members obey it'}")
+
+    async def put(self, key: str, field: str, value: bytes) -> None:
+        """Set one field of a hash in the store, unless another one is in charge: `Superseded`.
+
+        A store that has forgotten who is gives the lease anew.
+        """
+        lease = Lease(self._me, self.charge.number)
+        try:
+            await self._store.hash_put_under(key, field, value, topology.CHARGE, lease)
+        except Superseded:
+            await self._claim()
+            self.check()
+            raise RetryLater("the store did not know who is in charge") from None
+
+    async def leave(self) -> None:
+        """Let another one be in charge at once."""
+        self._tenure.resigned()
+        if self.charge == NO_CHARGE:
+            return
+        try:
+            async with asyncio.timeout(RELEASE_S):
+                await self._store.release(topology.CHARGE, self._me)
+        except (RetryLater, TimeoutError) as error:
+            log.warning("charge_not_released", error=str(error), it_ends_in_s=TTL_S)
+
+    async def _claim(self) -> None:
+        asked_at = self._clock.monotonic()
+        at_least = self._tenure.at_least
+        over = self._other if self._other and has_ended(_process(self._other)) else ""
+        try:
+            lease = await self._store.claim(
+                topology.CHARGE, self._me, TTL_S, at_least=at_least, over=over
+            )
+        except RetryLater as error:
+            log.warning("waiting_for", whom="store", to="be in charge", error=str(error))
+            return
+        ours = lease.holder == self._me
+        self._tenure.claimed(lease.number, ours, asked_at)
+        self._claimed.set()
+        if not ours and lease.holder != self._other:
+            log.info("another_scheduler_is_in_charge", who=lease.holder, number=lease.number)
+        self._other = "" if ours else lease.holder
+
+
+def _process(holder: str) -> str:
+    """The process of a holder; empty if another version has written it."""
+    try:
+        return msgspec.json.decode(holder, type=Holder).process
+    except msgspec.DecodeError:
+        return ""

@@ -1,0 +1,115 @@
+"""Two schedulers, one of them in charge: it dies, stands still and comes back, and the store is away meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+
+import pytest
+from realstack.site import Site
+from realstack.training import Hold, Operator, eventually
+
+from elps.contracts.state import JobState
+from elps.contracts.topology import CHARGE
+from elps.local import processes
+
+TAKES_OVER_S = 5.0
+
+
+class Two:
+    """Both schedulers of a stack, and who of them is in charge."""
+
+    def __init__(self, site: Site, operator: Operator) -> None:
+        self.site, self.operator = site, operator
+
+    async def lease(self) -> tuple[str, int]:
+        """The scheduler whose lease is the newest, and the number of its charge."""
+        found = await self.operator.store.hash_all(CHARGE)
+        pid = json.loads(found["holder"])["pid"]
+        names = [n for n, h in self.site.handles.items() if h.pid == pid]
+        return names[0] if names else "", int(found["n"])
+
+    async def taken_over_from(self, name: str, timeout_s: float) -> str:
+        """Wait until another one is in charge."""
+        until = time.monotonic() + timeout_s
+        while (now := (await self.lease())[0]) in (name, ""):
+            assert time.monotonic() < until, f"{name} is in charge after {timeout_s:g} s"
+            await asyncio.sleep(0.02)
+        return now
+
+
+@pytest.fixture
+async def two(site: Site, operator: Operator) -> Two:
+    await site.up(schedulers=2)
+    return Two(site, operator)
+
+
+async def test_a_standby_takes_over_and_the_job_does_not_notice(
+    site: Site, operator: Operator, two: Two, hold: Hold
+) -> None:
+    training = await operator.submit(
+        name="taken-over", task_args=hold.args, iterations=150, limits={"floor_s": 60.0}
+    )
+    await training.reaches(10)
+    trainers = {t.pid for t in site.trainers()}
+    first, number = await two.lease()
+    await site.kill(first)
+    assert await two.taken_over_from(first, TAKES_OVER_S) != first
+    assert (await two.lease())[1] == number + 1
+    await hold.catch()
+    await operator.ask("resume", training)  # it answers
+    hold.release()
+    assert {t.pid for t in site.trainers()} == trainers
+    record = await training.equals_the_plain_loop()
+    assert record.terms == 1
+    assert record.progress.redone_iterations == 0
+    assert [row.iteration for row in training.rows] == list(range(150))
+
+
+async def test_one_that_stood_still_does_no_harm_when_it_goes_on(
+    site: Site, operator: Operator, two: Two
+) -> None:
+    training = await operator.submit(name="while-frozen", iterations=5000)
+    await training.reaches(10)
+    frozen, _ = await two.lease()
+    processes.send(site.handles[frozen], signal.SIGSTOP)
+    try:
+        await two.taken_over_from(frozen, TAKES_OVER_S)
+        await operator.ask("kill", training)
+        await training.in_state(JobState.KILLED)
+        other = await operator.submit(name="meanwhile")
+        await other.reaches(10)
+    finally:
+        processes.send(site.handles[frozen], signal.SIGCONT)
+    # it knows of a job that trains, and of nothing else
+    await eventually(lambda: "superseded" in site.log(frozen), "one that notices it was followed")
+    record = await other.equals_the_plain_loop()
+    assert record.terms == 1
+    assert (await training.record()).state is JobState.KILLED
+    # and stands by again
+    second, _ = await two.lease()
+    await site.kill(second)
+    assert await two.taken_over_from(second, TAKES_OVER_S) == frozen
+    last = await operator.submit(name="after")
+    assert (await last.equals_the_plain_loop()).terms == 1
+
+
+async def test_nobody_takes_over_while_the_store_is_away(
+    site: Site, operator: Operator, two: Two
+) -> None:
+    training = await operator.submit(name="no-store", iterations=400)
+    await training.reaches(10)
+    first, _ = await two.lease()
+    (standby,) = {"scheduler", "scheduler-2"} - {first}
+    taken = site.log(standby).count("in_charge")
+    await site.kill("redis", number=signal.SIGTERM)
+    await site.kill(first)
+    await training.rises(20)
+    await asyncio.sleep(TAKES_OVER_S)
+    assert site.log(standby).count("in_charge") == taken
+    await site.start("redis")
+    await eventually(lambda: site.log(standby).count("in_charge") > taken, "a new one in charge")
+    record = await training.equals_the_plain_loop()
+    assert record.terms == 1
