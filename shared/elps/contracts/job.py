@@ -145,6 +145,29 @@ class Feedback(_Part, frozen=True, kw_only=True):
     """Of training."""
 
 
+class Kill(_Part, frozen=True, kw_only=True):
+    """Rules by which the scheduler kills the job, as its user might who looks at its evaluations; none by default."""
+
+    metric: Name = "loss"
+    """What the rules look at: a metric of the evaluations."""
+    mode: Literal["max", "min"] = "min"
+    """Whether more of it is better, or less."""
+    patience: Natural = 0
+    """So many evaluations in a row without a better value; 0: not asked."""
+    min_delta: NonNegative = 0.0
+    """A value counts as better when it is better by more than this."""
+    below_median: Natural = 0
+    """After so many evaluations: its best value is worse than the median of those that the others of its group had at
+    the same iteration, if at least 3 have come as far; 0: not asked."""
+    not_finite: bool = False
+    """A value is NaN or infinite."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether there is any rule."""
+        return self.not_finite or self.patience > 0 or self.below_median > 0
+
+
 class Limits(_Part, frozen=True, kw_only=True):
     """Bounds on waiting for the job's own code."""
 
@@ -189,6 +212,7 @@ class JobDocument(_Part, frozen=True, kw_only=True):
     stop: Stop = Stop()
     limits: Limits = Limits()
     feedback: Feedback = Feedback()
+    kill: Kill = Kill()
     weight: Annotated[float, Meta(ge=0.01, le=100)] = 1.0
     """How much the job's speed counts beside that of others, where the policy shares resources out."""
     deterministic: bool = False
@@ -229,6 +253,8 @@ def semantic_problems(job: JobDocument) -> list[str]:
         problems.append("replicas: 1 needs a second shard; give shards.max 2 or more")
     if (job.stop.metric is None) != (job.stop.target is None):
         problems.append("stop: metric and target go together; give both or neither")
+    if job.kill.below_median and not job.group:
+        problems.append("kill: below_median compares the job with others of its group; give it one")
     if job.batch.global_ % job.batch.granule:
         problems.append(
             f"batch: global {job.batch.global_} is not a multiple of granule {job.batch.granule}"

@@ -86,6 +86,18 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     redone_iterations: int = 0
 
 
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """A job's evaluations as its rules, and those of its group, look at them."""
+
+    iteration: int = -1
+    """Of the newest one."""
+    evaluations: int = 0
+    without_better: int = 0
+    """Evaluations since the best one."""
+    best: list[tuple[int, float]] = []
+    """Iterations at which a value was better than all before, with the value; of many some are left out."""
+
+
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """One change of a job's state."""
 
@@ -117,6 +129,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A pause was asked for and the boundary is not reached yet."""
     terms: int = 0
     """Number of the newest term handed out."""
+    judged: Judged = Judged()
     fed_at: float | None = None
     """Unix time at which it had given its early feedback."""
     pinned: Pinned = Pinned()

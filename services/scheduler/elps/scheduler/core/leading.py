@@ -5,7 +5,7 @@ from __future__ import annotations
 from elps.contracts.ids import JobId
 from elps.contracts.messages import HostedJob, IterationTimings
 from elps.contracts.state import JobState
-from elps.scheduler.core import feedback
+from elps.scheduler.core import feedback, judging
 from elps.scheduler.core.batching import Batching
 from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import Moment
@@ -33,6 +33,9 @@ def led(book: Book, job: JobId, live: Live, reign: Reign, hosted: HostedJob, now
             book.observe(job, now, progress=hosted.progress)
             live.speeds.seen(now.mono, hosted.progress.iteration, len(hosted.ready))
             feedback.look(book, job, now)
+            judging.look(book, job, now)
+            if job not in book.live:
+                return
     if any(reign.started.pop(worker, None) is not None for worker in hosted.ready):
         live.failures = live.late = 0
     for worker, reason in sorted(hosted.dismissed.items()):
