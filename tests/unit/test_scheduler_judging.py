@@ -40,7 +40,7 @@ def test_the_best_so_far_is_a_finite_number_that_only_gets_better(
 ) -> None:
     judged = course(Kill(mode=mode), *told)
     finite = [v for v in told if v is not None and math.isfinite(v)]
-    best = [value for _, value in judged.best]
+    best = [b.value for b in judged.best]
     assert best == sorted(set(best), reverse=mode == "min")
     assert len(best) <= BEST_KEPT
     if finite:

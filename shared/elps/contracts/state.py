@@ -86,6 +86,13 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     redone_iterations: int = 0
 
 
+class Best(msgspec.Struct, frozen=True):
+    """A value that was better than all before."""
+
+    iteration: int
+    value: float
+
+
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """A job's evaluations as its rules, and those of its group, look at them."""
 
@@ -94,8 +101,8 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     evaluations: int = 0
     without_better: int = 0
     """Evaluations since the best one."""
-    best: list[tuple[int, float]] = []
-    """Iterations at which a value was better than all before, with the value; of many some are left out."""
+    best: list[Best] = []
+    """Oldest first; of many some are left out."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ import msgspec
 
 from elps.contracts.ids import JobId
 from elps.contracts.job import Kill
-from elps.contracts.state import JobRecord, Judged
+from elps.contracts.state import Best, JobRecord, Judged
 from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import Moment
 from elps.scheduler.core.life import LifeEvent
@@ -47,10 +47,10 @@ def look(book: Book, job: JobId, now: Moment) -> None:
 def after(before: Judged, rules: Kill, iteration: int, value: float | None) -> Judged:
     """With one more evaluation."""
     best = list(before.best)
-    better = _finite(value) and (not best or _gain(rules, value, best[-1][1]) > rules.min_delta)
+    better = _finite(value) and (not best or _gain(rules, value, best[-1].value) > rules.min_delta)
     if better:
         assert value is not None
-        best.append((iteration, float(value)))
+        best.append(Best(iteration, float(value)))
         if len(best) > BEST_KEPT:
             best = [*best[:-1:2], best[-1]]
     return Judged(
@@ -67,7 +67,7 @@ def verdict(rules: Kill, judged: Judged, value: float | None, others: Iterable[J
     if rules.not_finite and not _finite(value):
         return f"{name} is not finite at iteration {judged.iteration}"
     if rules.patience and judged.without_better >= rules.patience:
-        best = f"{judged.best[-1][1]:.4g}" if judged.best else "none"
+        best = f"{judged.best[-1].value:.4g}" if judged.best else "none"
         return f"no better {name} in {judged.without_better} evaluations (best {best}, now {shown})"
     if not rules.below_median or judged.evaluations < rules.below_median:
         return ""
@@ -85,7 +85,7 @@ def best_at(judged: Judged, iteration: int) -> float | None:
     """The best value up to an iteration, of a job that has come as far; else None."""
     if judged.iteration < iteration:
         return None
-    return next((value for at, value in reversed(judged.best) if at <= iteration), None)
+    return next((b.value for b in reversed(judged.best) if b.iteration <= iteration), None)
 
 
 def others(records: Iterable[JobRecord], record: JobRecord) -> list[Judged]:
