@@ -141,7 +141,7 @@ async def _queues(site: Site, before: Footprint) -> list[str]:
 async def _keys(store: Store) -> list[str]:
     """Keys that no job accounts for."""
     records = [decode(v, JobRecord) for v in (await store.hash_all(topology.JOB_INDEX)).values()]
-    accounted = {topology.JOB_INDEX, topology.CHARGE, topology.CHARGE + HELD}
+    accounted = {topology.JOB_INDEX, topology.POLICY_KEY, topology.CHARGE, topology.CHARGE + HELD}
     for record in records:
         if record.state is JobState.KILLED:
             continue

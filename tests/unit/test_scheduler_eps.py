@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduler_desk import Desk
+from scheduler_crowd import Crowd
 from scheduler_walks import walk
 
 from elps.contracts.codec import parse_job
 from elps.contracts.ids import AgentId, JobId, ShardId
 from elps.contracts.job import Pool as Size
 from elps.contracts.state import JobRecord, JobState, Progress
-from elps.scheduler.core.core import Core
 from elps.scheduler.core.eps import Eps
 from elps.scheduler.core.feedback import given as feedback_of
 from elps.scheduler.core.gain import Speeds, gain, time_s
@@ -338,43 +337,6 @@ def test_feedback_is_what_the_job_says_it_is(
 
 
 # --- in the scheduler -------------------------------------------------------------------------------------------------
-
-
-class Crowd(Desk):
-    """A scheduler with this policy, one shard and some agents of one slot, and leaders that work."""
-
-    def __init__(self, agents: int) -> None:
-        super().__init__()
-        self.core = Core([], self.now, policy=Eps())
-        self.wait(3)
-        self.shard()
-        for n in range(agents):
-            self.agent(f"a{n}")
-        self.done: dict[str, Progress] = {}
-
-    def go(self, seconds: float) -> None:
-        """Everybody does as told, and says so."""
-        for _ in range(round(seconds)):
-            jobs = [j for j, r in self.core.book.records.items() if r.allocation is not None]
-            workers = {w: (j, a) for j in jobs for w, a in self.workers(j).items()}
-            for agent in list(self.agents):
-                there = [self.trainer(w, job=j) for w, (j, a) in workers.items() if a == agent]
-                self.agents[agent]["trainers"] = there
-            self.shards["s1"]["jobs"] = [
-                self.hosts(
-                    job, phase="running", ready=list(self.workers(job)), holders=[ShardId("s1")],
-                    obeys=9, progress=self.done.get(job, Progress(iteration=1)),
-                )
-                for job in jobs
-            ]  # fmt: skip
-            self.wait(1)
-
-    def sizes(self) -> dict[str, int]:
-        return {
-            job: len(record.allocation.workers)
-            for job, record in self.core.book.records.items()
-            if record.allocation is not None
-        }
 
 
 def test_a_newcomer_trains_soon_on_a_full_cluster_and_the_rest_is_shared_out_again() -> None:

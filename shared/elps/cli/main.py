@@ -15,6 +15,7 @@ import typer
 from elps.cli import (
     alone,
     controlling,
+    explaining,
     exporting,
     listing,
     logs,
@@ -51,9 +52,11 @@ app.command("kill", rich_help_panel=STACK)(controlling.kill)
 app.command("pause", rich_help_panel=STACK)(controlling.pause)
 app.command("resume", rich_help_panel=STACK)(controlling.resume)
 app.command("scale", rich_help_panel=STACK)(scaling.scale)
+app.command("policy", rich_help_panel=STACK)(explaining.policy)
 app.command("export", rich_help_panel=STACK)(exporting.export)
 app.command("jobs", rich_help_panel=LOOK)(listing.jobs)
 app.command("show", rich_help_panel=LOOK)(showing.show)
+app.command("explain", rich_help_panel=LOOK)(explaining.explain)
 app.command("watch", rich_help_panel=LOOK)(watching.watch)
 app.command("logs", rich_help_panel=LOOK)(logs.logs)
 

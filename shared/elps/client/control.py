@@ -16,7 +16,14 @@ from elps.contracts.codec import decode, encode, loads
 from elps.contracts.errors import ElpsError, InvalidDocument, RetryLater
 from elps.contracts.ids import parse_job_id
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import Answer, JobCommand, Query, Reply, ScaleCommand
+from elps.contracts.messages import (
+    Answer,
+    JobCommand,
+    PolicyCommand,
+    Query,
+    Reply,
+    ScaleCommand,
+)
 from elps.messaging.port import Bus
 
 ANSWER_S = 5.0
@@ -57,6 +64,14 @@ class Client:
     async def resume(self, job: str, reason: str = "") -> Reply:
         """Queue a paused job again; it goes on from its checkpoint."""
         return await self._direct(topology.RESUME, job, reason)
+
+    async def explain(self, job: str) -> Reply:
+        """Why a job has what it has, and what would have to happen for it to get more: `Reply.lines`."""
+        return await self._direct(topology.EXPLAIN, job, "")
+
+    async def choose_policy(self, policy: str) -> Reply:
+        """Have the scheduler decide by another policy from now on, restarts included."""
+        return await self._command(topology.POLICY, encode(PolicyCommand(policy=policy)))
 
     async def scale(
         self,

@@ -25,7 +25,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class JobCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Body of kill, pause and resume."""
+    """Body of kill, pause, resume and explain."""
 
     job: str
     reason: str = ""
@@ -50,6 +50,12 @@ class SuspendCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     reason: str = "the stack is going down"
 
 
+class PolicyCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of policy: by which the scheduler decides from now on."""
+
+    policy: str
+
+
 class Reply(Message, frozen=True, kw_only=True, tag="reply"):
     """Answer to a user's message, sent to its `reply_to`."""
 
@@ -59,6 +65,8 @@ class Reply(Message, frozen=True, kw_only=True, tag="reply"):
     reason: str = ""
     problems: list[str] = []
     """Every fault of a refused document."""
+    lines: list[str] = []
+    """What an explanation says, a sentence each."""
 
 
 # --- members to scheduler and monitor, exchange elps.members ----------------------------------------------------------
@@ -418,7 +426,7 @@ TelemetryMessage = IterationRows | LogLines
 class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A question to the monitor over the broker; the answer is the JSON that HTTP would give."""
 
-    what: Literal["jobs", "job", "iterations", "logs", "workers", "shards", "health"]
+    what: Literal["jobs", "job", "explain", "iterations", "logs", "workers", "shards", "health"]
     job: str | None = None
     since: int = 0
     """Iterations: the first to return. Logs: the first line number."""

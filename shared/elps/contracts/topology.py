@@ -5,7 +5,7 @@ from __future__ import annotations
 from elps.contracts.ids import AgentId, JobId, ShardId
 
 JOBS = "elps.jobs"
-"""Durable topic exchange for users: keys submit, kill, pause, resume, scale, suspend."""
+"""Durable topic exchange for users: keys submit, kill, pause, resume, scale, suspend, explain, policy."""
 MEMBERS = "elps.members"
 """Topic exchange: heartbeats of agents (key ``agent``), shards (``shard``) and the scheduler (``scheduler``)."""
 COMMANDS = "elps.commands"
@@ -22,13 +22,15 @@ DEAD = "elps.dead"
 
 SCHEDULER_JOBS_QUEUE = "elps.scheduler.jobs"
 
-SUBMIT, KILL, PAUSE, RESUME, SCALE, SUSPEND = (
+SUBMIT, KILL, PAUSE, RESUME, SCALE, SUSPEND, EXPLAIN, POLICY = (
     "submit",
     "kill",
     "pause",
     "resume",
     "scale",
     "suspend",
+    "explain",
+    "policy",
 )
 AGENT_BEAT, SHARD_BEAT, SCHEDULER_BEAT = "agent", "shard", "scheduler"
 
@@ -71,6 +73,8 @@ def log_key(job: JobId) -> str:
 JOB_INDEX = "elps:jobs"
 """Hash: job id to its encoded `JobRecord`; one read gives all jobs."""
 
+POLICY_KEY = "elps:scheduler:policy"
+"""The policy that a user has chosen while the stack ran, with the setting that it replaces."""
 CHARGE = "elps:scheduler:charge"
 """Lease of the scheduler that is in charge."""
 

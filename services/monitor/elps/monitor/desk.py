@@ -13,13 +13,13 @@ import orjson
 import structlog
 
 from elps.contracts import topology
-from elps.contracts.codec import MAX_MESSAGE_BYTES, encode
+from elps.contracts.codec import MAX_MESSAGE_BYTES, decode, encode
 from elps.contracts.errors import InvalidDocument, RetryLater
 from elps.contracts.ids import JobId
-from elps.contracts.messages import Answer, IterationTimings, Query
+from elps.contracts.messages import Answer, IterationTimings, JobCommand, Query, Reply
 from elps.contracts.state import JobRecord
 from elps.messaging.port import Bus, Delivery
-from elps.monitor import queries
+from elps.monitor import queries, views
 from elps.monitor.core import intake
 from elps.monitor.core.forwarding import timings_of
 from elps.monitor.core.state import State
@@ -134,7 +134,18 @@ class Desk:
             # not every change of a record is an event: a worker that is gone must not be shown on
             if known is None or known.record is None or fresh:
                 await self._read_for(JobId(query.job), required=known is None)
+        if query.what == "explain":
+            return await self._explain(query)
         return queries.ask(self.state, query, self.clock.monotonic(), self.around)
+
+    async def _explain(self, query: Query) -> views.ExplanationView:
+        """What only the scheduler knows."""
+        assert query.job is not None
+        body = encode(JobCommand(job=query.job))
+        reply = decode(await self.bus.request(topology.JOBS, topology.EXPLAIN, body), Reply)
+        if not reply.ok:
+            raise queries.UnknownJob(query.job)
+        return {"job": query.job, "lines": list(reply.lines)}
 
     @property
     def around(self) -> Surroundings:

@@ -112,6 +112,11 @@ def _questions(api: APIRouter, desk: Desk) -> None:
         """One job, with its document."""
         return await answer(Query(what="job", job=job))
 
+    @api.get("/api/jobs/{job}/explain", response_model=views.ExplanationView, responses=_NO_JOB)
+    async def explain(job: JobPath) -> Response:
+        """Why a job has what it has, and what would bring it more; the scheduler is asked."""
+        return await answer(Query(what="explain", job=job))
+
     @api.get("/api/jobs/{job}/iterations", response_model=views.IterationsView, responses=_NO_JOB)
     async def iterations(job: JobPath, since: Since = 0, limit: Limit = 1000) -> Response:
         """Finished iterations with each worker's times; go on with `since` = `next`."""

@@ -152,6 +152,14 @@ class EvaluationView(TypedDict):
     """Of the leader that told it; 0: not known."""
 
 
+class ExplanationView(TypedDict):
+    """Why a job has what it has, and what would bring it more."""
+
+    job: str
+    lines: list[str]
+    """A sentence each, for people."""
+
+
 class IterationsView(TypedDict):
     """Finished iterations, oldest first. The newest are whole; older ones are thinned with age."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+import msgspec
 import structlog
 
 from elps.contracts import topology
@@ -40,6 +41,13 @@ class Found:
     """Jobs whose records another version has written."""
 
 
+class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy that was chosen while the stack ran. With another setting than then it does not count any more."""
+
+    policy: str
+    setting: str
+
+
 class Archive:
     """Each call goes on until it has succeeded: callers are tasks that wait, or are cancelled."""
 
@@ -64,6 +72,21 @@ class Archive:
         for job, record in records.items():
             put = partial(self._in_charge.put, topology.JOB_INDEX, job, encode(record))
             await self._insist("write job", put)
+
+    async def policy(self, setting: str) -> str:
+        """The policy that was chosen in place of this setting, or the setting."""
+        kept = await self._insist("read policy", lambda: self._store.get(topology.POLICY_KEY))
+        try:
+            found = Chosen(policy="", setting="") if kept is None else decode(kept, Chosen)
+        except InvalidDocument as error:
+            log.error("policy_unreadable", reason=str(error))
+            return setting
+        return found.policy if found.setting == setting else setting
+
+    async def keep_policy(self, policy: str, setting: str) -> None:
+        """Have the policy outlive this scheduler."""
+        body = encode(Chosen(policy=policy, setting=setting))
+        await self._insist("keep policy", lambda: self._store.put(topology.POLICY_KEY, body))
 
     async def grant(self, ask: AskTerm) -> TermGranted:
         """Have the store hand out a term, with a fresh nonce and secret."""

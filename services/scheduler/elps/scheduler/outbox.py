@@ -30,6 +30,7 @@ from elps.scheduler.core.events import (
     AskTerm,
     Command,
     Event,
+    KeepPolicy,
     Moment,
     Note,
     Probe,
@@ -67,6 +68,8 @@ class Outbox:
         self._core, self._archive, self._bus, self._now, self._feed = core, archive, bus, now, feed
         self._in_charge = in_charge
         self._records: dict[JobId, JobRecord] = {}  #: not yet stored; the newest of each job
+        self.setting = ""  #: the policy that the environment names
+        self._policy = ""  #: a chosen one that is not stored yet
         self._answers: dict[Request, Reply] = {}  #: to be given once the records are stored
         self._stored: deque[JobEvent] = deque(
             maxlen=EVENTS_HELD
@@ -88,6 +91,8 @@ class Outbox:
             match command:
                 case WriteRecord(record=record):
                     self._records[record.id] = record
+                case KeepPolicy(name=name):
+                    self._policy = name
                 case PublishEvent(event=event):
                     why = shortened(event.reason, LOGGED_CHARACTERS)
                     log.info("job_changed", job=event.job, state=event.what, reason=why)
@@ -128,6 +133,10 @@ class Outbox:
 
     async def store(self) -> None:
         """Store what is not stored yet."""
+        while self._policy:
+            policy = self._policy
+            await self._archive.keep_policy(policy, self.setting)
+            self._policy = "" if self._policy == policy else self._policy
         while self._records:
             batch, outages = dict(self._records), self._archive.outages
             await self._archive.write(batch)

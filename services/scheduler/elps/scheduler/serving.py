@@ -20,6 +20,7 @@ from elps.contracts.messages import (
     IterationTimings,
     JobCommand,
     MemberMessage,
+    PolicyCommand,
     Reply,
     ScaleCommand,
     SchedulerBeat,
@@ -43,6 +44,8 @@ from elps.scheduler.core.events import (
     Ticked,
     UserAsked,
 )
+from elps.scheduler.core.policies import POLICIES
+from elps.scheduler.core.policy import Policy
 from elps.scheduler.core.users import read_submission
 from elps.scheduler.outbox import Outbox
 from elps.scheduler.settings import Settings
@@ -64,10 +67,12 @@ USER_KEYS = (
     topology.RESUME,
     topology.SCALE,
     topology.SUSPEND,
+    topology.EXPLAIN,
+    topology.POLICY,
 )
 MEMBER_KEYS = (topology.AGENT_BEAT, topology.SHARD_BEAT, topology.SCHEDULER_BEAT)
 
-CommandBody: TypeAlias = JobCommand | ScaleCommand | SuspendCommand
+CommandBody: TypeAlias = JobCommand | ScaleCommand | SuspendCommand | PolicyCommand
 
 
 class Serving:
@@ -97,10 +102,11 @@ class Serving:
             found.records,
             self._now(),
             bounds=self._settings.bounds(),
-            policy=self._settings.chosen_policy(),
+            policy=await self._policy(),
             reserved=found.unreadable,
         )
         outbox = Outbox(self.core, self._archive, self._bus, self._in_charge, self._now, self.feed)
+        outbox.setting = self._settings.policy
         self._outbox = outbox
         log.info("jobs_loaded", unreadable=len(found.unreadable), **self.core.counts())
         try:
@@ -119,6 +125,11 @@ class Serving:
                 log.error(
                     "records_not_stored", reason=f"the store did not answer within {FLUSH_S:g} s"
                 )
+
+    async def _policy(self) -> Policy:
+        """As a user has chosen it, unless the setting has changed since."""
+        chosen = await self._archive.policy(self._settings.policy)
+        return POLICIES.get(chosen, self._settings.chosen_policy())
 
     async def _listen(self) -> None:
         """Members first: jobs are placed by what is heard of them."""
@@ -228,6 +239,8 @@ class Serving:
             kind = ScaleCommand
         elif what == topology.SUSPEND:
             kind = SuspendCommand
+        elif what == topology.POLICY:
+            kind = PolicyCommand
         return UserAsked(request, what, decode(delivery.body, kind))
 
     async def _tick(self) -> None:

@@ -96,7 +96,7 @@ def check_query(query: Query) -> None:
         problems.append(f"since: expected 0 to {MAX_ITERATION}, value {query.since}")
     if not 1 <= query.limit <= MAX_LIMIT:
         problems.append(f"limit: expected 1 to {MAX_LIMIT}, value {query.limit}")
-    if query.what in ("job", "iterations", "logs"):
+    if query.what in ("job", "explain", "iterations", "logs"):
         if query.job is None:
             problems.append(f"job: missing; {query.what} is asked of one job")
         elif problem := id_problem(query.job):

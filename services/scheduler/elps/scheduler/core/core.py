@@ -18,6 +18,9 @@ from elps.contracts.messages import (
     AgentCommand,
     DropJob,
     IterationTimings,
+    JobCommand,
+    PolicyCommand,
+    Reply,
     ShardCommand,
     StopTrainer,
 )
@@ -26,12 +29,15 @@ from elps.scheduler.core import leading, life, placing, users, watch
 from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import (
     AgentBeaten,
+    Answer,
     Bounds,
     Command,
     EchoHeard,
     Event,
     JobSubmitted,
+    KeepPolicy,
     Moment,
+    Request,
     Send,
     ShardBeaten,
     ShardRefused,
@@ -41,6 +47,7 @@ from elps.scheduler.core.events import (
 )
 from elps.scheduler.core.fifo import Fifo
 from elps.scheduler.core.orders import Topic, orders
+from elps.scheduler.core.policies import POLICIES
 from elps.scheduler.core.policy import Policy
 from elps.scheduler.core.pool import Holding
 
@@ -79,6 +86,10 @@ class Core:
                 watch.ticked(book, now)
             case JobSubmitted():
                 users.job_submitted(book, event, now)
+            case UserAsked(body=PolicyCommand(policy=name)):
+                self._choose(event.request, name)
+            case UserAsked(what="explain", body=JobCommand(job=job)):
+                users.explained(book, self.policy, event.request, job, now)
             case UserAsked():
                 users.user_asked(book, event, now)
             case TermGranted():
@@ -88,6 +99,21 @@ class Core:
         placing.settle(book, self.policy, now)
         out, book.out = book.out, []
         return out
+
+    def _choose(self, request: Request, name: str) -> None:
+        """Decide by another policy from now on; jobs that hold something go on as they are."""
+        if name not in POLICIES:
+            known = ", ".join(POLICIES)
+            reply = Reply(
+                ok=False, reason=f"refused: there is no policy {name[:40]!r}; known: {known}"
+            )
+        else:
+            reply = Reply(ok=True, reason=f"{self.policy.name} before, {name} from now on")
+            self.policy = POLICIES[name]
+            self.book.resizes = self.policy.resizes
+            self.book.out.append(KeepPolicy(name))
+            self.book.note("policy_chosen", policy=name)
+        self.book.out.append(Answer(request, reply))
 
     def timed(self, timings: IterationTimings) -> bool:
         """Take timings of a job's workers; True if members are to be told something new (`messages`).

@@ -17,6 +17,7 @@ from elps.contracts.messages import (
     AgentCommand,
     JobCommand,
     JobEvent,
+    PolicyCommand,
     Reply,
     ScaleCommand,
     ShardBeat,
@@ -57,8 +58,8 @@ class UserAsked:
 
     request: Request
     what: str
-    """``kill``, ``pause``, ``resume``, ``scale`` or ``suspend``."""
-    body: JobCommand | ScaleCommand | SuspendCommand
+    """``kill``, ``pause``, ``resume``, ``scale``, ``suspend``, ``explain`` or ``policy``."""
+    body: JobCommand | ScaleCommand | SuspendCommand | PolicyCommand
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,13 @@ class WriteRecord:
 
 
 @dataclass(frozen=True)
+class KeepPolicy:
+    """Store the name of the policy that a user has chosen."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class PublishEvent:
     """Tell everyone of a change of a job's state."""
 
@@ -177,7 +185,7 @@ class Note:
     warning: bool = False
 
 
-Command = WriteRecord | PublishEvent | Answer | AskTerm | Probe | RemoveKeys | Note
+Command = WriteRecord | KeepPolicy | PublishEvent | Answer | AskTerm | Probe | RemoveKeys | Note
 
 
 @dataclass(frozen=True)

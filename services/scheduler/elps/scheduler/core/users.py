@@ -11,13 +11,15 @@ from elps.contracts.codec import encode, loads_document, parse_job
 from elps.contracts.errors import InvalidDocument
 from elps.contracts.ids import MAX_ID_LENGTH, JobId, id_problem
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import Reply, ScaleCommand, SuspendCommand
+from elps.contracts.messages import PolicyCommand, Reply, ScaleCommand, SuspendCommand
 from elps.contracts.state import JobRecord, JobState
 from elps.scheduler.core import life, scaling
 from elps.scheduler.core.book import REMEMBERED_REQUESTS, Book
 from elps.scheduler.core.events import Answer, JobSubmitted, Moment, Request, UserAsked
+from elps.scheduler.core.explaining import explain
 from elps.scheduler.core.known import Suspension
 from elps.scheduler.core.life import LifeEvent
+from elps.scheduler.core.policy import Policy
 
 SUBMITTED = "submitted"
 
@@ -97,6 +99,7 @@ def user_asked(book: Book, event: UserAsked, now: Moment) -> None:
         book.out.append(Answer(event.request, reply))
         return
     body = event.body
+    assert not isinstance(body, PolicyCommand)  # of the core, not of a job
     if isinstance(body, SuspendCommand):
         _suspend(book, event.request, body.reason, now)
         return
@@ -115,6 +118,17 @@ def user_asked(book: Book, event: UserAsked, now: Moment) -> None:
     else:
         ok, text = _resume(book, known, body.reason, now)
     _answer(book, event.request, ok, known.id, text)
+
+
+def explained(book: Book, policy: Policy, request: Request, job: str, now: Moment) -> None:
+    """Say why a job has what it has. Asked again it is said anew: it may have changed."""
+    known = None if id_problem(job) else book.records.get(JobId(job))
+    if known is None:
+        reply = Reply(ok=False, reason=f"there is no job {job[: MAX_ID_LENGTH + 1]!r}")
+    else:
+        lines = explain(book, policy, known.id, now)
+        reply = Reply(ok=True, job=known.id, state=known.state, reason=known.reason, lines=lines)
+    book.out.append(Answer(request, reply))
 
 
 def _kill(book: Book, record: JobRecord, reason: str, now: Moment) -> tuple[bool, str]:
