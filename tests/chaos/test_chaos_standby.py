@@ -34,10 +34,17 @@ class Two:
     async def taken_over_from(self, name: str, timeout_s: float) -> str:
         """Wait until another one is in charge."""
         until = time.monotonic() + timeout_s
+        before = {n: self.served(n) for n in ("scheduler", "scheduler-2")}
         while (now := (await self.lease())[0]) in (name, ""):
             assert time.monotonic() < until, f"{name} is in charge after {timeout_s:g} s"
             await asyncio.sleep(0.02)
+        # Until then users' messages go to the old one, and come back only when the broker drops that.
+        await eventually(lambda: self.served(now) > before[now], f"{now} at work")
         return now
+
+    def served(self, name: str) -> int:
+        """How often a scheduler has taken up its work."""
+        return self.site.log(name).count("scheduler_serves")
 
 
 @pytest.fixture

@@ -114,6 +114,7 @@ class Serving:
                 tasks.create_task(outbox.run(), name="outbox")
                 tasks.create_task(self._look_for_leftovers(), name="leftovers")
                 await self._listen()
+                log.info("scheduler_serves", policy=self.core.policy.name)
                 beat_s = self._settings.beat_s
                 tasks.create_task(every(beat_s, self._beat, stop), name="beat")
                 tasks.create_task(every(beat_s / TICKS_PER_BEAT, self._tick, stop), name="tick")
