@@ -228,3 +228,24 @@ def test_a_shard_that_its_leader_cannot_reach_is_lost_to_the_job_after_a_while()
         desk.wait(1)
     assert (desk.places(), desk.term()) == (["s0", "s2"], term)
     assert "s1 is out of reach of the leader for 15 s" in told(desk, "resized")[0]
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_a_leader_that_cannot_reach_any_other_is_replaced_where_they_have_replicas(
+    replicas: int,
+) -> None:
+    desk = running(shards=3, replicas=replicas)
+    term = desk.term()
+    for _ in range(17):
+        beats(desk, unreachable=["s1", "s2"], holders=["s0", "s1", "s2"], opened=Epoch(term, 0))
+        desk.wait(1)
+        if desk.places() != ["s0", "s1", "s2"]:
+            break
+    if replicas:
+        assert (desk.places(), desk.term().number) == (["s1", "s2"], term.number + 1)
+        assert desk.record().reason == (
+            "leader s0 is out of reach of all others for 15 s: s1 leads now"
+        )
+        assert "s0" in [to for to, m in desk.sent if isinstance(m, DropJob)]
+    else:
+        assert (desk.places(), desk.term()) == (["s0", "s2"], term)

@@ -83,6 +83,7 @@ class Succession:
 
     attempt: int
     why: str
+    cut_off: bool = False  #: the old leader is there, but out of reach of all others: what it holds is lost to the job
 
 
 @dataclass

@@ -52,22 +52,41 @@ def shard_gone(book: Book, job: JobId, shard: ShardId, why: str, now: Moment) ->
         resizing.shard_gone(book, job, shard, why, now)
 
 
+def cut_off(book: Book, job: JobId, why: str, now: Moment) -> bool:
+    """A leader is out of reach of all others, which have replicas of what it holds: False when that is not so."""
+    record, live = book.records[job], book.live[job]
+    assert record.allocation is not None
+    assert live.reign is not None
+    if live.succession is not None or book.goal(job) == "pause" or not record.document.replicas:
+        return False
+    return begin(book, record, record.allocation, live.reign, why, now, cut_off=True)
+
+
 def begin(
-    book: Book, record: JobRecord, allocation: Allocation, reign: Reign, why: str, now: Moment
+    book: Book,
+    record: JobRecord,
+    allocation: Allocation,
+    reign: Reign,
+    why: str,
+    now: Moment,
+    *,
+    cut_off: bool = False,
 ) -> bool:
     """Ask for the term of another leader; False when no shard can be one."""
-    if _heir(book, record, allocation, reign) is None:
+    if _heir(book, record, allocation, reign, cut_off) is None:
         return False
     live = book.live[record.id]
     book.attempts += 1
-    live.succession = Succession(book.attempts, why)
+    live.succession = Succession(book.attempts, why, cut_off)
     book.out.append(AskTerm(record.id, book.attempts, live.highest + 1))
     book.explain(record.id, f"{why}: another shard is to lead", now)
     book.note("leader_to_be_replaced", job=record.id, leader=allocation.shards[0], reason=why)
     return True
 
 
-def _heir(book: Book, record: JobRecord, allocation: Allocation, reign: Reign) -> ShardId | None:
+def _heir(
+    book: Book, record: JobRecord, allocation: Allocation, reign: Reign, cut_off: bool
+) -> ShardId | None:
     """The shard that is to lead: the first that holds a part of the job, if all that hold any are there to go on.
 
     With replicas it is the first of those that are left, and some of that may lie with the leader that is lost. Who
@@ -78,7 +97,8 @@ def _heir(book: Book, record: JobRecord, allocation: Allocation, reign: Reign) -
     there = [s for s in there if not book.pool.shards[s].leaving]
     holders = lead.holders if lead is not None and lead.opened is not None else []
     unheard = _unheard(record, allocation, reign)
-    if record.document.replicas and (holders or unheard) and _is_lost(book, allocation, old):
+    lost = cut_off or _is_lost(book, allocation, old)
+    if record.document.replicas and (holders or unheard) and lost:
         return next((s for s in there if s in holders), there[0] if there else None)
     if not holders:
         return None
@@ -105,7 +125,7 @@ def granted(book: Book, event: TermGranted, now: Moment) -> None:
     allocation, reign = record.allocation, live.reign
     if succession is None or allocation is None or reign is None:
         return
-    heir = _heir(book, record, allocation, reign)
+    heir = _heir(book, record, allocation, reign, succession.cut_off)
     if heir is None:  # who was to lead is gone meanwhile
         if _is_lost(book, allocation, allocation.shards[0]):
             resizing.shard_gone(book, event.job, allocation.shards[0], succession.why, now)

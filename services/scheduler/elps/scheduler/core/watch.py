@@ -279,14 +279,21 @@ def _late(
 def _cut_off(
     book: Book, record: JobRecord, allocation: Allocation, reign: Reign, now: Moment
 ) -> None:
-    """Shards that are there, but not for the leader: the way between the two is broken."""
-    bound_s = book.bounds.cut_off_s
-    for shard, since in reign.cut_off.items():
-        if shard in allocation.shards[1:] and now.mono - since > bound_s:
-            reign.unfit[shard] = now.mono + record.document.limits.start_s
-            why = f"shard {shard} is out of reach of the leader for {bound_s:g} s"
-            succession.shard_gone(book, record.id, shard, why, now)
+    """Shards that are there, but not for the leader: the way between the two is broken.
+
+    Where that is so for all of several, it is the leader that is cut off. Else, or where the others cannot do without
+    it, they are lost to the job: one at a time, since of two there may be no replica.
+    """
+    bound_s, others = book.bounds.cut_off_s, allocation.shards[1:]
+    over = [s for s, at in reign.cut_off.items() if s in others and now.mono - at > bound_s]
+    if len(over) > 1 and len(over) == len(others):
+        why = f"leader {allocation.shards[0]} is out of reach of all others for {bound_s:g} s"
+        if succession.cut_off(book, record.id, why, now):
             return
+    for shard in over[:1]:
+        reign.unfit[shard] = now.mono + record.document.limits.start_s
+        why = f"shard {shard} is out of reach of the leader for {bound_s:g} s"
+        succession.shard_gone(book, record.id, shard, why, now)
 
 
 def _stranded(book: Book, record: JobRecord, live: Live, reign: Reign, now: Moment) -> None:
