@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,15 @@ async def has_workers(job: Job, number: int) -> None:
     )
 
 
+async def all_compute(job: Job) -> int:
+    """Wait until no more rows come, since everybody has a long lease in hand; how many came."""
+    while True:
+        known = len(job.rows)
+        await asyncio.sleep(1)
+        if len(job.rows) == known:
+            return known
+
+
 @pytest.mark.timeout(200)
 async def test_a_newcomer_gets_its_feedback_from_a_full_cluster_and_nothing_is_lost(
     tmp_path: Path,
@@ -58,3 +68,25 @@ async def test_a_newcomer_gets_its_feedback_from_a_full_cluster_and_nothing_is_l
         say(tmp_path, 0.0, 0.0)
         plain = without(old.document, folder="")
         await assert_trained_as_plain_loop(old, cluster.env, document=plain, timeout_s=LONG_S)
+
+
+@pytest.mark.timeout(200)
+async def test_a_newcomer_does_not_wait_for_the_end_of_long_iterations(tmp_path: Path) -> None:
+    """Who leaves gives back what it has not computed within its agent's grace, and others are lent it in parts."""
+    old_pace, new_pace = tmp_path / "old", tmp_path / "new"
+    old_pace.mkdir()
+    new_pace.mkdir()
+    say(old_pace, 2.0, 2.0)
+    say(new_pace, 2.0, 2.0)
+    async with running(*MEMBERS, **POLICY) as cluster:
+        patient = document(old_pace, "old", limits={"floor_s": 600.0})
+        old = await cluster.submit(cluster.document(**patient))
+        await has_workers(old, 4)
+        await old.event("feedback")
+        say(old_pace, 10_000.0, 10_000.0)  # 12 samples: two minutes
+        done = await all_compute(old)
+        new = await cluster.submit(cluster.document(**document(new_pace, "new")))
+        await new.event("feedback", timeout_s=LONG_S)
+        assert len(old.rows) == done, "it came long before any of the old leases could end"
+        assert old.told("released")
+        await cluster.client.kill(old.id)

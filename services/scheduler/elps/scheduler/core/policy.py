@@ -101,7 +101,7 @@ class Facts:
     held: tuple[HeldFact, ...] = ()
     """All jobs with a place; told only to a policy that resizes."""
     retiring: int = 0
-    """Workers that end what they compute and then leave their slots, however long that takes."""
+    """Workers that end what they compute, or give it back, and leave their slots."""
     shards_moving: int = 0
     """Slots of shards that are to be left once the partitions have moved."""
     settling: bool = False
