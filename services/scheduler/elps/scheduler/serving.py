@@ -32,6 +32,7 @@ from elps.runtime.schedule import every
 from elps.runtime.service import Context
 from elps.scheduler.archive import Archive
 from elps.scheduler.charge import InCharge
+from elps.scheduler.core import groups
 from elps.scheduler.core.core import Core
 from elps.scheduler.core.events import (
     AgentBeaten,
@@ -103,6 +104,7 @@ class Serving:
             self._now(),
             bounds=self._settings.bounds(),
             policy=await self._policy(),
+            groups=groups.read(self._settings.groups),
             reserved=found.unreadable,
         )
         outbox = Outbox(self.core, self._archive, self._bus, self._in_charge, self._now, self.feed)

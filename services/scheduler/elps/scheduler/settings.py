@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from elps.scheduler.core.events import Bounds
+from elps.scheduler.core.groups import read
 from elps.scheduler.core.policies import POLICIES
 from elps.scheduler.core.policy import Policy
 
@@ -15,7 +16,7 @@ Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Variables ``ELPS_BEAT_S``, ``ELPS_LOST_S``, ``ELPS_SUSPEND_S``, ``ELPS_POLICY``."""
+    """Variables ``ELPS_BEAT_S``, ``ELPS_LOST_S``, ``ELPS_SUSPEND_S``, ``ELPS_POLICY``, ``ELPS_GROUPS``."""
 
     beat_s: Seconds = 1.0
     """Time between two heartbeats, ours and the members'."""
@@ -24,10 +25,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     suspend_s: Seconds = 30.0
     """How long a suspension waits for the jobs' checkpoints before it says which are missing."""
     policy: str = "fifo"
+    groups: str = ""
+    """Weights and quotas, as in ``vision=weight:2,workers:8,shards:4; nlp=workers:4``."""
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             raise ValueError(f"ELPS_POLICY: {self.policy!r} is not one of {', '.join(POLICIES)}")
+        try:
+            read(self.groups)
+        except ValueError as error:
+            raise ValueError(f"ELPS_GROUPS: {error}") from None
         if self.lost_s < 2 * self.beat_s:
             raise ValueError(
                 f"ELPS_LOST_S: {self.lost_s:g} is below two heartbeats (ELPS_BEAT_S {self.beat_s:g})"

@@ -11,7 +11,7 @@ given.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from elps.contracts.ids import JobId
 from elps.contracts.messages import (
@@ -46,6 +46,7 @@ from elps.scheduler.core.events import (
     UserAsked,
 )
 from elps.scheduler.core.fifo import Fifo
+from elps.scheduler.core.groups import Group, Grouped
 from elps.scheduler.core.orders import Topic, orders
 from elps.scheduler.core.policies import POLICIES
 from elps.scheduler.core.policy import Policy
@@ -62,11 +63,13 @@ class Core:
         *,
         bounds: Bounds | None = None,
         policy: Policy | None = None,
+        groups: Mapping[str, Group] | None = None,
         reserved: Iterable[JobId] = (),
     ) -> None:
         """`records` as the store has them; `reserved` are ids that are taken by records which could not be read."""
         self.bounds = bounds or Bounds()
-        self.policy: Policy = policy or Fifo()
+        self._groups = dict(groups or {})
+        self.policy: Policy = self._with_groups(policy or Fifo())
         self.book = Book(records, reserved, now, self.bounds)
         self.book.resizes = self.policy.resizes
         self._said: dict[Topic, tuple[ShardCommand | AgentCommand, float]] = {}
@@ -100,6 +103,9 @@ class Core:
         out, book.out = book.out, []
         return out
 
+    def _with_groups(self, policy: Policy) -> Policy:
+        return Grouped(policy, self._groups) if self._groups else policy
+
     def _choose(self, request: Request, name: str) -> None:
         """Decide by another policy from now on; jobs that hold something go on as they are."""
         if name not in POLICIES:
@@ -109,7 +115,7 @@ class Core:
             )
         else:
             reply = Reply(ok=True, reason=f"{self.policy.name} before, {name} from now on")
-            self.policy = POLICIES[name]
+            self.policy = self._with_groups(POLICIES[name])
             self.book.resizes = self.policy.resizes
             self.book.out.append(KeepPolicy(name))
             self.book.note("policy_chosen", policy=name)

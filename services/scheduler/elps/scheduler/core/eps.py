@@ -42,7 +42,7 @@ UNFED = 3.0
 class Eps:
     """The policy; see above."""
 
-    name, resizes = "eps", True
+    name, resizes, told_held = "eps", True, True
 
     def decide(self, facts: Facts) -> Decision:
         """See `Policy.decide`."""

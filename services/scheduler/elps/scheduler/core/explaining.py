@@ -72,7 +72,7 @@ def _bounds(record: JobRecord) -> list[str]:
 
 def _more(book: Book, policy: Policy, record: JobRecord, now: Moment) -> list[str]:
     """What the policy says of it now, and what would bring it more."""
-    facts = all_facts(book, now, held=policy.resizes)
+    facts = all_facts(book, now, held=policy.told_held)
     waits = dict(policy.decide(facts).waits)
     lines = [f"policy {policy.name}: {waits[record.id]}"] if record.id in waits else []
     if (full := _full(record)) and record.id not in waits:

@@ -23,7 +23,7 @@ LOOK_S = 0.5
 
 def facts_of(book: Book, policy: Policy, now: Moment) -> Facts | None:
     """What the policy is to know; None when no job wants anything."""
-    facts = all_facts(book, now, held=policy.resizes)
+    facts = all_facts(book, now, held=policy.told_held)
     if not facts.queued and not facts.running:
         if not policy.resizes or now.mono - book.asked_at < LOOK_S:
             return None
@@ -94,12 +94,13 @@ def _queued(record: JobRecord) -> QueuedFact:
         Size(min=shards.min, max=shards.max if pinned.shards is None else pinned.shards),
         Size(min=workers.min, max=workers.max if pinned.workers is None else pinned.workers),
         fed=record.fed_at is not None,
+        group=record.document.group,
     )
 
 
 def _held(book: Book, now: Moment) -> tuple[HeldFact, ...]:
     """The jobs with a place, and those whose place is kept until their term is there."""
-    claims, out = book.claims(), []
+    claims, out = book.claims(), _about_to_start(book)
     for record, allocation, live, reign in book.holding():
         workers, shards, pinned = record.document.workers, record.document.shards, record.pinned
         runs = book.goal(record.id) == "run" and live.succession is None
@@ -114,6 +115,7 @@ def _held(book: Book, now: Moment) -> tuple[HeldFact, ...]:
                 _bounds(shards, pinned.shards),
                 fed=record.fed_at is not None,
                 weight=record.document.weight,
+                group=record.document.group,
                 rates=live.speeds.rates,
                 room=sum(book.pool.free(s, claims) > 0 for s in others),
                 gives=tuple(reversed(resizing.targets_of(allocation)[1:])),
@@ -124,6 +126,30 @@ def _held(book: Book, now: Moment) -> tuple[HeldFact, ...]:
             )
         )
     return tuple(out)
+
+
+def _about_to_start(book: Book) -> list[HeldFact]:
+    found = []
+    for job, live in book.live.items():
+        if live.reservation is None:
+            continue
+        record, start = book.records[job], live.reservation.start
+        asked, pinned = record.document, record.pinned
+        found.append(
+            HeldFact(
+                job,
+                len(start.agents),
+                _bounds(asked.workers, pinned.workers),
+                len(start.shards),
+                _bounds(asked.shards, pinned.shards),
+                fed=record.fed_at is not None,
+                weight=asked.weight,
+                group=asked.group,
+                movable=False,
+                growable=False,
+            )
+        )
+    return found
 
 
 def _bounds(asked: Size, pinned: int | None) -> Size:

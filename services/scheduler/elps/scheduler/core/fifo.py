@@ -26,7 +26,7 @@ class Fifo:
     is the head again when the pool has grown.
     """
 
-    name, resizes = "fifo", False
+    name, resizes, told_held = "fifo", False, False
 
     def decide(self, facts: Facts) -> Decision:
         """See `Policy.decide`."""

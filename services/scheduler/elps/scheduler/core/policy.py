@@ -42,6 +42,7 @@ class QueuedFact:
     workers: Size
     fed: bool = False
     """It has given its early feedback before."""
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class HeldFact:
     fed: bool
     """It has given its early feedback."""
     weight: float = 1.0
+    group: str = ""
     rates: tuple[tuple[int, float], ...] = ()
     """Iterations per second as measured, by number of workers, ascending."""
     room: int = 0
@@ -99,7 +101,7 @@ class Facts:
     queued: tuple[QueuedFact, ...]
     running: tuple[RunningFact, ...]
     held: tuple[HeldFact, ...] = ()
-    """All jobs with a place; told only to a policy that resizes."""
+    """All jobs with a place, and those whose place is kept for them; told only to a policy that wants to know."""
     retiring: int = 0
     """Workers that end what they compute, or give it back, and leave their slots."""
     shards_moving: int = 0
@@ -161,6 +163,10 @@ class Policy(Protocol):
     @property
     def resizes(self) -> bool:
         """Whether it changes the size of jobs that run, so that it is to be asked also when none wants anything."""
+
+    @property
+    def told_held(self) -> bool:
+        """Whether it is to be told of the jobs with a place."""
 
     def decide(self, facts: Facts) -> Decision:
         """What to do now."""

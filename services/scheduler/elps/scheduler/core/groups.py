@@ -1,0 +1,205 @@
+"""Groups of jobs: a weight and a quota each, kept under whatever policy decides.
+
+A group with a weight counts as much as one job of that weight, shared by its jobs after theirs. A quota bounds what
+they all have: the policy is told of no more that they could take, and what its decision gives beyond that is left out.
+Where a policy changes sizes, jobs give way to a newcomer of their own group for which the quota leaves no room. Else
+nothing is taken from a group that is over its quota, which may have been lowered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from elps.contracts.ids import JobId
+from elps.contracts.job import Pool as Size
+from elps.scheduler.core.places import counted
+from elps.scheduler.core.policy import Decision, Facts, HeldFact, Policy, QueuedFact, Resize
+
+EXPECTED = "expected text like 'vision=weight:2,workers:8,shards:4; nlp=workers:4'"
+
+
+@dataclass(frozen=True)
+class Group:
+    """What is set for one."""
+
+    weight: float | None = None
+    workers: int | None = None
+    shards: int | None = None
+
+
+def read(text: str) -> dict[str, Group]:
+    """Groups by name; `ValueError` says what is wrong. Empty text: none."""
+    groups: dict[str, Group] = {}
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        name, equals, rules = part.partition("=")
+        if not equals or not name.strip() or name.strip() in groups:
+            raise ValueError(f"{part!r}: {EXPECTED}, each group once")
+        groups[name.strip()] = _group(part, rules)
+    return groups
+
+
+def _group(part: str, rules: str) -> Group:
+    found: dict[str, float] = {}
+    for rule in rules.split(","):
+        what, _, number = (word.strip() for word in rule.partition(":"))
+        try:
+            value = float(number)
+        except ValueError:
+            raise ValueError(f"{part!r}: {number!r} is no number; {EXPECTED}") from None
+        whole = what == "weight" or value.is_integer()
+        if what not in ("weight", "workers", "shards") or not 0 < value < 1e6 or not whole:
+            raise ValueError(f"{part!r}: {rule.strip()!r}; {EXPECTED}")
+        found[what] = value
+    return Group(
+        weight=found.get("weight"),
+        workers=int(found["workers"]) if "workers" in found else None,
+        shards=int(found["shards"]) if "shards" in found else None,
+    )
+
+
+class Grouped:
+    """A policy whose decisions keep to the groups' rules."""
+
+    def __init__(self, policy: Policy, groups: Mapping[str, Group]) -> None:
+        self._policy, self._groups = policy, dict(groups)
+        self.name, self.resizes, self.told_held = policy.name, policy.resizes, True
+
+    def decide(self, facts: Facts) -> Decision:
+        """See `Policy.decide`."""
+        left = {name: _Left(group, name, facts) for name, group in self._groups.items()}
+        queued, waits = [], list[tuple[JobId, str]]()
+        for job in facts.queued:
+            group = left.get(job.group)
+            if group is not None and (why := group.too_much(job)):
+                waits.append((job.job, why))
+            else:
+                queued.append(group.narrowed(job) if group is not None else job)
+        weights = self._weights(facts)
+        held = [
+            replace(left[j.group].bounded(j) if j.group in left else j, weight=weights[j.job])
+            for j in facts.held
+        ]
+        decision = self._policy.decide(replace(facts, queued=tuple(queued), held=tuple(held)))
+        if self.resizes and waits:
+            decision = self._giving_way(facts, decision, waits[0][0])
+        return self._kept(facts, replace(decision, waits=(*decision.waits, *waits)))
+
+    def _giving_way(self, facts: Facts, decision: Decision, to: JobId) -> Decision:
+        """Have jobs of its group give up the workers that one lacks of its least, and a shard."""
+        (job,) = [q for q in facts.queued if q.job == to]
+        left = _Left(self._groups[job.group], job.group, facts)
+        workers, shards = left.lacking(job)
+        changed = {resize.job for resize in decision.resizes}
+        own = [h for h in facts.held if h.group == job.group and h.movable and h.job not in changed]
+        gives: list[Resize] = []
+        for donor in sorted(own, key=lambda h: (not h.fed, -h.workers, h.job)):
+            fewer = min(workers, donor.workers - donor.bounds.min)
+            narrower = min(shards, 1, donor.shards - donor.shard_bounds.min, len(donor.gives))
+            if max(fewer, narrower) > 0:
+                fewer, narrower = max(fewer, 0), max(narrower, 0)
+                workers, shards = workers - fewer, shards - narrower
+                size = donor.workers - fewer, donor.shards - narrower
+                gives.append(Resize(donor.job, *size, f"gives way to {to}, of its group"))
+        if workers > 0 or shards > 0:
+            return decision  # it would not be enough
+        return replace(decision, resizes=(*decision.resizes, *gives))
+
+    def _weights(self, facts: Facts) -> dict[JobId, float]:
+        sums: dict[str, float] = {}
+        for job in facts.held:
+            sums[job.group] = sums.get(job.group, 0.0) + job.weight
+        weights = {}
+        for job in facts.held:
+            group = self._groups.get(job.group)
+            shared = group is not None and group.weight is not None
+            weights[job.job] = (
+                group.weight * job.weight / sums[job.group]  # type: ignore[operator, union-attr]
+                if shared
+                else job.weight
+            )
+        return weights
+
+    def _kept(self, facts: Facts, decision: Decision) -> Decision:
+        """Without what several of a group would get beyond its quota."""
+        left = {name: _Left(group, name, facts) for name, group in self._groups.items()}
+        names = {j.job: j.group for j in facts.held} | {j.job: j.group for j in facts.queued}
+        before = {j.job: j for j in facts.held}
+        for start in decision.starts:
+            if (group := left.get(names[start.job])) is not None:
+                group.take(len(start.agents), len(start.shards))
+        over: set[JobId] = set()
+        for resize in sorted(decision.resizes, key=lambda r: _more(before[r.job], r)):
+            more = _more(before[resize.job], resize)
+            group = left.get(names[resize.job])
+            if group is not None and max(more) > 0 and not group.takes(*more):
+                over.add(resize.job)
+        kept = tuple(resize for resize in decision.resizes if resize.job not in over)
+        return replace(decision, resizes=kept)
+
+
+def _more(job: HeldFact, resize: Resize) -> tuple[int, int]:
+    return resize.workers - job.workers, resize.shards - job.shards
+
+
+class _Left:
+    """What one group may still take."""
+
+    def __init__(self, group: Group, name: str, facts: Facts) -> None:
+        held = [job for job in facts.held if job.group == name]
+        self._name, self._group = name, group
+        self._used = sum(j.workers for j in held), sum(j.shards for j in held)
+        self._workers = 10**9 if group.workers is None else group.workers - self._used[0]
+        self._shards = 10**9 if group.shards is None else group.shards - self._used[1]
+
+    def too_much(self, job: QueuedFact) -> str:
+        """Why a job that waits cannot be given its least now; empty: it can, as far as the group goes."""
+        lacking = []
+        if job.workers.min > max(self._workers, 0):
+            lacking.append(_told(job.workers.min, "worker", self._used[0], self._group.workers))
+        if job.shards.min > max(self._shards, 0):
+            lacking.append(_told(job.shards.min, "shard", self._used[1], self._group.shards))
+        if not lacking:
+            return ""
+        return (
+            f"the quota of its group {self._name}: {'; '.join(lacking)}; others go ahead meanwhile"
+        )
+
+    def lacking(self, job: QueuedFact) -> tuple[int, int]:
+        """Workers and shards of its least for which the quota leaves no room."""
+        return (
+            max(0, job.workers.min - max(self._workers, 0)),
+            max(0, job.shards.min - max(self._shards, 0)),
+        )
+
+    def narrowed(self, job: QueuedFact) -> QueuedFact:
+        """A job that may start, with what it may have at most; that is counted as if it got it."""
+        workers = Size(min=job.workers.min, max=min(job.workers.max, self._workers))
+        shards = Size(min=job.shards.min, max=min(job.shards.max, self._shards))
+        self._workers, self._shards = self._workers - workers.max, self._shards - shards.max
+        return replace(job, workers=workers, shards=shards)
+
+    def bounded(self, job: HeldFact) -> HeldFact:
+        """A job with a place, which grows no further than the quota goes."""
+        most = max(job.workers, min(job.bounds.max, job.workers + max(self._workers, 0)))
+        widest = max(job.shards, min(job.shard_bounds.max, job.shards + max(self._shards, 0)))
+        return replace(
+            job,
+            bounds=Size(min=min(job.bounds.min, most), max=most),
+            shard_bounds=Size(min=min(job.shard_bounds.min, widest), max=widest),
+        )
+
+    def take(self, workers: int, shards: int) -> None:
+        """Count something off."""
+        self._workers, self._shards = self._workers - workers, self._shards - shards
+
+    def takes(self, workers: int, shards: int) -> bool:
+        """Count it off if it is there."""
+        if max(workers, 0) > max(self._workers, 0) or max(shards, 0) > max(self._shards, 0):
+            return False
+        self.take(workers, shards)
+        return True
+
+
+def _told(asked: int, what: str, used: int, quota: int | None) -> str:
+    return f"it asks for {counted(asked, what)}, {used} of {quota} are in use"
