@@ -19,7 +19,7 @@ XDIST   := -n 3 --dist loadfile
 SEEDS   := tests/simulation/test_simulation_seeds.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format schema type test unit integration e2e simulation chaos soak cover bench up down status clean demo elastic
+.PHONY: help setup lint format schema type test unit integration e2e simulation chaos soak cover bench up down status clean demo elastic newcomers
 .SUFFIXES:
 
 help: ## Show this list
@@ -108,7 +108,7 @@ status: $(STAMP) ## Show the processes of the stack
 clean: $(STAMP) ## End the stack and remove its data and logs [ALL=1: the unpacked RabbitMQ and Redis too]
 	@$(LOCAL) clean $(if $(ALL),--all)
 
-demo elastic: AT_LEAST = --at-least
+demo elastic newcomers: AT_LEAST = --at-least
 demo: up ## Start the stack, or take a running one as large as it is, and train a few jobs on real data
 	@$(BIN)/python examples/demo.py $(ARGS)
 
@@ -116,3 +116,7 @@ elastic: WORKERS = 4
 elastic: SHARDS = 3
 elastic: up ## Watch a job grow, shrink and change its shards while it trains
 	@$(BIN)/python examples/elastic.py $(ARGS)
+
+newcomers: WORKERS = 4
+newcomers: up ## Watch newcomers get their first results from a full cluster, at the cost of a job that trains on
+	@$(BIN)/python examples/newcomers.py $(ARGS)

@@ -49,7 +49,7 @@ class Running:
 
 
 class Cluster:
-    """All of them. Names: `scheduler`, `shard-N`, `agent-N`."""
+    """All of them. Names: `scheduler`, `scheduler-2`, `shard-N`, `agent-N`."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Cluster:
         return {"ELPS_POLICY": self._policy}
 
     def _service(self, name: str, context: Context) -> Any:
-        if name == SCHEDULER:
+        if name.startswith(SCHEDULER):
             return Scheduler(context, read(Settings, context.env))
         return ShardService(context) if name.startswith("shard") else WorkerAgent(context)
 

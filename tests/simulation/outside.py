@@ -102,11 +102,11 @@ class Store:
     def __init__(self, shared: MemoryStore, process: Process, rng: random.Random) -> None:
         self._shared, self._process, self._rng = shared, process, rng
 
-    async def _call(self, name: str, *args: Any) -> Any:
+    async def _call(self, name: str, *args: Any, **named: Any) -> Any:
         await self._wait()
         if self._process.dead:
             raise RetryLater("the process is dead")
-        result = await getattr(self._shared, name)(*args)
+        result = await getattr(self._shared, name)(*args, **named)
         await self._wait()
         if self._shared._outage:
             raise RetryLater("the store was lost before it answered")
@@ -144,6 +144,19 @@ class Store:
 
     async def raise_to(self, key: str, at_least: int, update_id: str) -> Any:
         return await self._call("raise_to", key, at_least, update_id)
+
+    async def claim(
+        self, key: str, holder: str, ttl_s: float, *, at_least: int = 0, over: str = ""
+    ) -> Any:
+        return await self._call("claim", key, holder, ttl_s, at_least=at_least, over=over)
+
+    async def release(self, key: str, holder: str) -> None:
+        await self._call("release", key, holder)
+
+    async def hash_put_under(
+        self, key: str, field: str, value: bytes, lease_key: str, lease: Any
+    ) -> None:
+        await self._call("hash_put_under", key, field, value, lease_key, lease)
 
     async def scan(self, prefix: str) -> AsyncIterator[str]:
         await self._call("check")

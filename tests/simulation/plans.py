@@ -71,7 +71,8 @@ def draw(seed: int, acts: Sequence[Act] = ()) -> Plan:
     shards = [f"shard-{n}" for n in range(1, rng.choice((2, 2, 3)) + 1)]
     agents = [f"agent-{n}" for n in range(1, rng.choice((1, 2, 2)) + 1)]
     jobs = [_job(rng, n, len(shards)) for n in range(1, rng.choice((1, 1, 2, 2, 3)) + 1)]
-    services = ["scheduler", *shards, *agents]
+    schedulers = ["scheduler", "scheduler-2"][: rng.choice((1, 2))]
+    services = [*schedulers, *shards, *agents]
     names = [str(document["id"]) for _, document in jobs]
     first_s, last_s = FIRST_S, LAST_S
     if rng.random() < BURSTS:

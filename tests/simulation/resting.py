@@ -118,9 +118,15 @@ class Rest:
                 found.append(f"threads of {name}: {', '.join(threads)}")
             if running.process.dead:
                 found.append(f"{name} is dead")
-        core = self.cluster.running[SCHEDULER].service.serving.core  # type: ignore[attr-defined]
-        found += [f"{job} is live for the scheduler" for job in core.book.live]
-        return found
+        return found + self._of_schedulers()
+
+    def _of_schedulers(self) -> list[str]:
+        """One is in charge, and it knows of no job that lives."""
+        services = [r.service for n, r in self.cluster.running.items() if n.startswith(SCHEDULER)]
+        serving = [s.serving for s in services if s.serving is not None]  # type: ignore[attr-defined]
+        if len(serving) != 1:
+            return [f"{len(serving)} schedulers of {len(services)} are in charge"]
+        return [f"{job} is live for the scheduler" for job in serving[0].core.book.live]
 
     def _told_in_beats(self) -> list[str]:
         newest: dict[str, list[object]] = {}
@@ -130,7 +136,8 @@ class Rest:
                 newest[beat.shard] = [*beat.jobs, *beat.refused]
             elif isinstance(beat, AgentBeat):
                 newest[beat.agent] = list(beat.trainers)
-        silent = [name for name in self.cluster.running if name not in newest and "-" in name]
+        members = [name for name in self.cluster.running if not name.startswith(SCHEDULER)]
+        silent = [name for name in members if name not in newest]
         return [
             *(f"{name} says nothing" for name in silent),
             *(f"{name} has {held}" for name, held in newest.items() if held),
@@ -147,7 +154,7 @@ class Rest:
         return found
 
     async def _keys(self) -> list[str]:
-        store, expected = self.cluster.store, {topology.JOB_INDEX}
+        store, expected = self.cluster.store, {topology.JOB_INDEX, topology.CHARGE}
         for job, record in (await self._records()).items():
             if record.state is not JobState.KILLED:
                 expected |= {topology.term_key(record.id), topology.manifests_key(record.id)}

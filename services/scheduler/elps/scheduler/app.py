@@ -33,7 +33,8 @@ class Scheduler:
         """Stand by and serve, in turn if need be, until `stop` is set."""
         at_least = 0
         while not stop.is_set():
-            in_charge = InCharge(self._context.store, self._context.clock, at_least)
+            context = self._context
+            in_charge = InCharge(context.store, context.bus, context.clock, at_least)
             if await self._stand_by(in_charge, stop):
                 try:
                     await self._serve(in_charge, stop)

@@ -1,7 +1,8 @@
 """Who is in charge, of two schedulers or more: a lease in the store, claimed again and again.
 
 A standby claims until the lease is its own: when it has run out, when its holder has let it go, or when the holder's
-process is seen to be gone, which on one machine takes no time. While the store is away nobody gets it.
+process is seen to be gone, which on one machine takes no time. While the store is away nobody gets it. Whoever does not
+reach the broker does not claim: it could tell nobody anything.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import structlog
 from elps.contracts import topology
 from elps.contracts.epoch import NO_CHARGE, Charge
 from elps.contracts.errors import RetryLater, Superseded
+from elps.messaging.port import Bus
 from elps.runtime.processes import has_ended, identity
 from elps.runtime.service import Clock
 from elps.scheduler.core.tenure import Tenure
@@ -31,6 +33,8 @@ TTL_S = 3.0
 CLAIM_S = 0.5
 """Between two claims, of a standby as of whoever is in charge."""
 RELEASE_S = 1.0
+BROKER_S = 5.0
+"""Without the broker for so long, whoever is in charge lets the lease run out."""
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,8 +50,9 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 class InCharge:
     """The claims of one scheduler, from its start until it is followed by another or ends."""
 
-    def __init__(self, store: Store, clock: Clock, at_least: int = 0) -> None:
+    def __init__(self, store: Store, bus: Bus, clock: Clock, at_least: int = 0) -> None:
         """`at_least`: see `Tenure`."""
+        self._bus, self._reached_at = bus, clock.monotonic()
         self._store, self._clock = store, clock
         me = Holder(
             nonce=secrets.randbits(NONCE_BITS),
@@ -137,6 +142,10 @@ class InCharge:
 
     async def _claim(self) -> None:
         asked_at = self._clock.monotonic()
+        if self._bus.connected:
+            self._reached_at = asked_at
+        elif asked_at - self._reached_at > BROKER_S or self.charge == NO_CHARGE:
+            return  # what is to be done about it, the bus says
         at_least = self._tenure.at_least
         over = self._other if self._other and has_ended(_process(self._other)) else ""
         try:

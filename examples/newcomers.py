@@ -1,0 +1,121 @@
+"""Watch newcomers get their early feedback from a full cluster: what `make newcomers` does after `make up`.
+
+A long job has the whole cluster. Three configurations of another model arrive one after the other; each gets its first
+results at once, from workers that the long job gives up while it trains. One of them is hopeless, and is killed by its
+own rule; one is killed by hand; the long job takes back what they leave, and then all of them end.
+Every line that begins with ``$`` is a command that you can type yourself.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from demo import elps
+
+HERE = Path(__file__).parent
+LONG, SHORT = str(HERE / "elastic.toml"), str(HERE / "newcomer.toml")
+LOOK_S, WAIT_S = 0.2, 60.0
+ENDED = ("finished", "failed", "killed")
+
+
+def job(name: str) -> dict[str, Any]:
+    """What the monitor knows of a job."""
+    found: dict[str, Any] = json.loads(elps("show", name, "--json", show=False))
+    return found
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    """Wait for something to come about."""
+    began = time.monotonic()
+    while not holds():
+        if time.monotonic() - began > WAIT_S:
+            sys.exit(f"newcomers: waited {WAIT_S:g} s in vain for {what}")
+        time.sleep(LOOK_S)
+
+
+def submit(file: str, name: str, *changes: str) -> None:
+    """Hand a job in."""
+    sets = [part for change in (f'id="{name}"', *changes) for part in ("--set", change)]
+    elps("submit", file, *sets)
+
+
+def fed(name: str) -> bool:
+    """Whether a job has given its first results, or has ended over them."""
+    found = job(name)
+    return found["fed_at"] is not None or found["state"] in ENDED
+
+
+def has_all(name: str, workers: int) -> bool:
+    """Whether a job trains with so many workers."""
+    return len(job(name)["ready"]) == workers
+
+
+def show(name: str) -> float:
+    """One line on a newcomer's first results; returns how long they took, in seconds."""
+    found = job(name)
+    after = found["fed_at"] - found["submitted_at"]
+    metrics = ", ".join(
+        f"{key} {value:.4g}" for key, value in found["metrics"].items() if value is not None
+    )
+    print(
+        f"  {name}: first results {after:.2f} s after it was handed in: {metrics or 'not finite'}",
+        flush=True,
+    )
+    return float(after)
+
+
+def main() -> None:
+    """Fill the cluster, let newcomers arrive, keep one."""
+    stamp = time.strftime("%H%M%S")
+    long = f"long-{stamp}"
+    names = {kind: f"{kind}-{stamp}" for kind in ("good", "hopeless", "slow")}
+    before = elps("policy", "eps", "--json", show=False)
+    print("\n$ elps policy eps    # early feedback first", flush=True)
+    submit(
+        LONG,
+        long,
+        "workers.max=4",
+        "shards.max=2",
+        "replicas=0",
+        "evaluate.every=200",
+        "passes=100000",
+    )
+    until(
+        lambda: has_all(long, 4) and fed(long),
+        "the long job to have the cluster and its first results",
+    )
+    elps("explain", long)
+    latencies = []
+    for kind, rate in (("good", 0.0005), ("hopeless", 1e6), ("slow", 1e-6)):
+        submit(SHORT, names[kind], f"optimizer.lr={rate}")
+        until(lambda: fed(names[kind]), f"the first results of {names[kind]}")  # noqa: B023 - called at once
+        latencies.append(show(names[kind]))
+    elps("kill", names["slow"], "--reason", "it learns too slowly")
+    elps("explain", long)
+    until(
+        lambda: job(names["hopeless"])["state"] == "killed",
+        "the hopeless one to be killed by its rule",
+    )
+    print(f"\n  {names['hopeless']}: {job(names['hopeless'])['reason']}", flush=True)
+    elps("watch", names["good"])
+    until(lambda: has_all(long, 4), "the long job to have all workers again")
+    kept = job(long)
+    elps("kill", long, "--reason", "the demonstration is over")
+    elps("policy", json.loads(before)["reason"].split()[0])
+    accuracy = job(names["good"])["metrics"]["accuracy"]
+    print(
+        f"\nok   first results after {', '.join(f'{s:.2f}' for s in latencies)} s on a full cluster; the one that was "
+        f"kept reads {accuracy:.1%} of the digits;\n     the long job was never stopped: "
+        f"iteration {kept['iteration']}, {kept['redone_iterations']} computed twice"
+    )
+    if kept["redone_iterations"] or accuracy < 0.9:
+        sys.exit("newcomers: that is not as it should be")
+
+
+if __name__ == "__main__":
+    main()
