@@ -11,6 +11,7 @@ import msgspec
 
 from elps.contracts import topology
 from elps.contracts.codec import decode, encode, loads
+from elps.contracts.epoch import NO_CHARGE
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.messages import (
     AgentBeat,
@@ -83,6 +84,7 @@ class ScriptedShard(Member):
     def __init__(self, bus: MemoryBus, name: str, *, phase: str = "running") -> None:
         super().__init__(bus, name, topology.SHARD_BEAT)
         self.phase = phase
+        self.obeys = NO_CHARGE
         self.jobs: dict[JobId, HostJob] = {}
         self.goals: dict[JobId, str] = {}
         self.ended: dict[JobId, tuple[str, str]] = {}
@@ -118,7 +120,7 @@ class ScriptedShard(Member):
             )
         return ShardBeat(
             shard=ShardId(self.name), incarnation="1", seq=self.seq, host="h", pid=1, data_host="d", data_port=7,
-            slots=4, jobs=hosted, version="v",
+            slots=4, jobs=hosted, version="v", obeys=self.obeys,
         )  # fmt: skip
 
 
@@ -172,6 +174,10 @@ class Stack:
             await bus.close()
 
         self._running = self.tasks.create_task(serve())
+
+    def holder(self) -> str:
+        """Of the lease."""
+        return self.store._leases[topology.CHARGE][0].holder
 
     async def stop_scheduler(self) -> None:
         self._stop.set()

@@ -1,0 +1,92 @@
+"""Two schedulers on one bus and one store, and what outlives the one in charge."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from scheduler_stack import ENV, Stack, running_stack
+
+from elps.contracts import topology
+from elps.contracts.epoch import Charge
+from elps.contracts.state import JobState
+from elps.messaging.memory import MemoryBus
+from elps.runtime.service import Context
+from elps.scheduler.app import Scheduler, create
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[Stack]:
+    async with running_stack() as stack:
+        yield stack
+
+
+@asynccontextmanager
+async def another(stack: Stack) -> AsyncIterator[Scheduler]:
+    """One more scheduler, that stands by."""
+    bus, stop = MemoryBus(stack.broker, "another"), asyncio.Event()
+    service = create(Context(bus=bus, store=stack.store, env=ENV))
+    task = asyncio.create_task(service.run(stop))
+    await stack.until(lambda: any(beat.charge is None for beat in stack.beats))
+    yield service
+    stop.set()
+    await task
+    await bus.close()
+
+
+def numbers(stack: Stack) -> set[int]:
+    """Of the charges that were told."""
+    return {beat.charge.number for beat in stack.beats if beat.charge is not None}
+
+
+async def test_a_standby_takes_over_at_once_from_one_that_ends_in_order(stack: Stack) -> None:
+    await stack.submit("one")
+    await stack.reached("one", JobState.RUNNING)
+    async with another(stack) as standby:
+        assert standby.serving is None
+        await stack.stop_scheduler()
+        await stack.until(lambda: 2 in numbers(stack))
+        assert numbers(stack) == {1, 2}
+        assert (await stack.submit("two")).ok
+        assert (await stack.ask("kill", job="one")).ok
+        await stack.reached("two", JobState.RUNNING)
+        orders = {order.by.number for order in stack.shard.orders}
+        assert orders == {1, 2}
+    await stack.start_scheduler()
+    await stack.until(lambda: 3 in numbers(stack))
+
+
+async def test_one_that_members_do_not_obey_gives_up_and_comes_back_above_them(
+    stack: Stack,
+) -> None:
+    """The store has forgotten a later scheduler, which members have heard."""
+    stack.shard.obeys = Charge(7, 99)
+    await stack.until(lambda: 8 in numbers(stack))
+    stack.shard.obeys = Charge(8, 1)
+    await stack.until(lambda: 9 in numbers(stack))
+    assert (await stack.submit("one")).ok
+
+
+async def test_a_record_that_another_scheduler_may_have_written_is_not_written(
+    stack: Stack,
+) -> None:
+    await stack.store.claim(topology.CHARGE, "somebody", 0.1, over=stack.holder())
+    value = await stack.store.hash_all(topology.JOB_INDEX)
+    await stack.until(lambda: max(numbers(stack)) >= 3)
+    assert await stack.store.hash_all(topology.JOB_INDEX) == value
+    assert (await stack.submit("one")).ok, "by the same process, in charge again"
+
+
+async def test_a_chosen_policy_outlives_the_scheduler_and_jobs_are_explained(stack: Stack) -> None:
+    assert (await stack.ask("policy", policy="eps")).reason == "fifo before, eps from now on"
+    assert not (await stack.ask("policy", policy="best")).ok
+    await stack.stop_scheduler()
+    await stack.start_scheduler()
+    assert (await stack.ask("policy", policy="eps")).reason == "eps before, eps from now on"
+    await stack.submit("one", workers={"min": 1, "max": 3})
+    await stack.reached("one", JobState.RUNNING)
+    lines = (await stack.ask("explain", job="one")).lines
+    assert "1 worker (1 on a1)" in " ".join(lines)
+    assert not (await stack.ask("explain", job="two")).ok
