@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from elps.contracts import topology
-from elps.contracts.codec import encode
+from elps.contracts.codec import decode, encode
 from elps.contracts.epoch import Term
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.job import JobDocument
@@ -20,12 +20,15 @@ from elps.contracts.messages import (
     HostedJob,
     IterationRow,
     IterationRows,
+    JobCommand,
     JobEvent,
+    Reply,
     SchedulerBeat,
     ShardBeat,
 )
 from elps.contracts.state import Allocation, JobRecord, JobState, Progress
 from elps.messaging.memory import MemoryBroker, MemoryBus
+from elps.messaging.port import Delivery, Queue
 from elps.monitor.app import Monitor, create
 from elps.runtime.service import Context
 from elps.storage.memory import MemoryStore
@@ -104,6 +107,16 @@ class Stack:
             return not any(q.ready or any(c.held for c in q.consumers) for q in queues)
 
         await self.until(idle)
+
+    async def explains(self, job: str, line: str) -> None:
+        """Have a scheduler that knows one job, and one thing to say of it."""
+        bus = MemoryBus(self.broker, "scheduler")
+
+        async def reply(delivery: Delivery) -> None:
+            known = decode(delivery.body, JobCommand).job == job
+            await bus.respond(delivery, encode(Reply(ok=known, lines=[line] if known else [])))
+
+        await bus.subscribe(Queue("asked", ((topology.JOBS, topology.EXPLAIN),)), reply)
 
     @property
     def monitor_bus(self) -> MemoryBus:

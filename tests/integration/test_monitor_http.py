@@ -65,6 +65,18 @@ async def test_every_question_has_the_same_answer_over_http_and_over_the_bus(sta
     assert health == (await stack.http.get("/healthz")).json()
 
 
+async def test_an_explanation_is_asked_of_the_scheduler(stack: Stack) -> None:
+    await stack.change(record())
+    await stack.settled()
+    await stack.explains("j", "it waits")
+    assert await stack.get("/api/jobs/j/explain") == {"job": "j", "lines": ["it waits"]}
+    query = Query(what="explain", job="j")
+    assert (await Client(stack.bus).query(query))["lines"] == ["it waits"]
+    await stack.change(record("k"))
+    await stack.settled()
+    assert (await stack.http.get("/api/jobs/k/explain")).status_code == 404
+
+
 async def test_records_are_read_at_the_start_and_when_one_is_missed() -> None:
     store = MemoryStore()
     await store.hash_put(topology.JOB_INDEX, "old", encode(record("old", JobState.FINISHED)))

@@ -167,6 +167,7 @@ async def test_every_answer_has_the_shape_that_the_description_promises(stack: S
     await stack.change(record())
     await stack.beats("1")
     await stack.rows("j", iteration_row(0, workers=2), iteration_row(1, workers=2))
+    await stack.explains("j", "it waits")
     await stack.settled()
     described = await stack.get("/openapi.json")
     for path, item in described["paths"].items():

@@ -52,7 +52,10 @@ _BAD: dict[int | str, dict[str, Any]] = {
 }
 _NO_JOB: dict[int | str, dict[str, Any]] = {
     404: {"model": views.Problem, "description": "There is no such job"},
-    503: {"model": views.Problem, "description": "The store must be asked and does not answer"},
+    503: {
+        "model": views.Problem,
+        "description": "The store or the scheduler must be asked and does not answer",
+    },
 }
 
 
