@@ -13,12 +13,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from heapq import heapify, heappop, heapreplace
 
-from elps.contracts.ids import AgentId, JobId, ShardId
-from elps.scheduler.core.gain import gain
-from elps.scheduler.core.places import by_room, counted, need, refilled_from, spread, too_large
+from elps.contracts.ids import AgentId, JobId
+from elps.scheduler.core.gain import LEAST_GAIN, gain
+from elps.scheduler.core.places import Spreading, by_room, counted, need, refilled_from, too_large
 from elps.scheduler.core.policy import (
     Decision,
     Facts,
@@ -28,9 +29,8 @@ from elps.scheduler.core.policy import (
     Resize,
     Start,
 )
+from elps.scheduler.core.shard_room import ShardRoom
 
-LEAST_GAIN = 0.02
-"""A worker more makes a job faster by this much at least, else it stays free."""
 MARGIN = 1.25
 """So many times what is lost has to be gained before a worker changes its job."""
 GROWS_S, MOVES_S = 1.0, 10.0
@@ -55,7 +55,7 @@ class _Deciding:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._shards = {fact.shard: fact.free for fact in facts.shards}
-        self._agents = {fact.agent: fact.free for fact in facts.agents}
+        self._agents = {fact.agent: fact.free for fact in facts.agents if fact.free > 0}
         self._coming = max(sum(fact.clearing for fact in facts.agents), facts.retiring)
         self._held = {fact.job: fact for fact in facts.held}
         self._workers = {fact.job: fact.workers for fact in facts.held}
@@ -111,18 +111,17 @@ class _Deciding:
     def _start(self, queue: list[QueuedFact]) -> list[QueuedFact]:
         """Start whoever can be started; returns the others, in order."""
         waiting: list[QueuedFact] = []
+        free = Spreading(self._agents)
         for n, job in enumerate(queue):
-            shards, slots = by_room(self._shards), sum(self._agents.values())
-            if waiting or len(shards) < job.shards.min or slots < job.workers.min:
+            shards = by_room(self._shards) if not waiting else ()
+            if waiting or len(shards) < job.shards.min or free.left < job.workers.min:
                 waiting.append(job)
                 continue
-            share = slots // (len(queue) - n)
-            agents = spread(self._agents, max(job.workers.min, min(job.workers.max, share)), ())
+            share = free.left // (len(queue) - n)
+            agents = free.take(max(job.workers.min, min(job.workers.max, share)))
             shards = shards[: job.shards.max]
             for shard in shards:
                 self._shards[shard] -= 1
-            for agent in agents:
-                self._agents[agent] -= 1
             what = "has given its feedback before" if job.fed else "a newcomer"
             reason = f"{what}; {counted(len(shards), 'shard')} and {counted(len(agents), 'worker slot')} were free"
             self._starts.append(Start(job.job, shards, agents, reason))
@@ -132,7 +131,7 @@ class _Deciding:
         """Have running jobs give up what those in front of the queue need; False if the first cannot be served."""
         free = sum(self._agents.values()) + self._coming
         spare = sum(self._workers[j.job] - j.bounds.min for j in self._donors())
-        shards = _Shards(self._facts, self._shards, self._donors())
+        shards = ShardRoom(self._facts, self._shards, self._donors())
         needed = wished = 0
         for n, job in enumerate(waiting):
             lacking = needed + job.workers.min - free - spare
@@ -150,10 +149,10 @@ class _Deciding:
             behind = "behind earlier jobs that cannot be served yet"
             self._waits += [(w.job, behind) for w in waiting[max(n, 1) :]]
             break
-        for n in range(max(0, needed + wished - free)):
-            more_than_fair = self._fair(len(waiting)) if n >= needed - free else 0
-            if not self._give_up_worker(waiting[0].job, more_than_fair):
-                break
+        for_least, for_share = max(0, needed - free), max(0, needed + wished - free)
+        given = self._give_up(waiting[0].job, for_least, 0)
+        if given == for_least:
+            self._give_up(waiting[0].job, for_share - given, self._fair(len(waiting)))
         for donor in shards.given_up:
             self._resize(donor, 0, f"gives way to {waiting[0].job}", shards=-1)
         return needed > 0
@@ -163,41 +162,51 @@ class _Deciding:
 
     def _fair(self, newcomers: int) -> int:
         """Worker slots of each job, if all had the same."""
-        slots = sum(fact.slots for fact in self._facts.agents)
-        return slots // (len(self._held) + len(self._starts) + newcomers)
+        return self._facts.worker_slots // (len(self._held) + len(self._starts) + newcomers)
 
-    def _give_up_worker(self, to: JobId, above: int) -> bool:
-        """Take one from a job that has more than its least, and more than so many; False if none has.
+    def _give_up(self, to: JobId, number: int, above: int) -> int:
+        """Take so many workers from jobs that have more than their least, and more than `above`; returns how many.
 
         What a newcomer is given beyond its least is taken only from jobs that have given their feedback.
         """
+        if number <= 0:
+            return 0
         able = [
-            j
+            (not j.fed, self._loss(j), j.job)
             for j in self._donors()
             if self._workers[j.job] > max(j.bounds.min, above) and (j.fed or not above)
         ]
-        if not able:
-            return False
-        donor = min(able, key=lambda j: (not j.fed, self._loss(j), j.job))
-        self._resize(donor, -1, f"gives way to {to}")
-        return True
+        heapify(able)
+        for given in range(number):
+            if not able:
+                return given
+            donor = self._held[able[0][2]]
+            self._resize(donor, -1, f"gives way to {to}")
+            if self._workers[donor.job] > max(donor.bounds.min, above):
+                heapreplace(able, (not donor.fed, self._loss(donor), donor.job))
+            else:
+                heappop(able)
+        return number
 
     # --- the others ---------------------------------------------------------------------------------------------------
 
     def _grow(self) -> None:
         """Give what is free to whoever gains most by it."""
-        left = dict(self._agents)
-        for _ in range(sum(left.values())):
-            able = [
-                j
-                for j in self._receivers(GROWS_S)
-                if self._gain(j, weighted=False) > LEAST_GAIN and _usable(left, j)
-            ]
-            if not able:
-                break
-            best = max(able, key=lambda j: (self._gain(j), j.job))
-            left[_usable(left, best)[0]] -= 1
+        free = _Free(self._agents)
+        able = [j for j in self._receivers(GROWS_S) if self._is_of_use(j)] if free.left else []
+        place = {job: -n for n, job in enumerate(sorted(j.job for j in able))}
+        heap = [(-self._gain(j), place[j.job], j.job) for j in able]
+        heapify(heap)
+        while heap and free.left:
+            best = self._held[heap[0][2]]
+            if not free.take(best):
+                heappop(heap)
+                continue
             self._resize(best, 1, "a slot is free")
+            if self._workers[best.job] < best.bounds.max and self._is_of_use(best):
+                heapreplace(heap, (-self._gain(best), place[best.job], best.job))
+            else:
+                heappop(heap)
         for job in self._held.values():
             if not (job.movable and job.calm_s >= MOVES_S and not self._why.get(job.job)):
                 continue
@@ -215,12 +224,15 @@ class _Deciding:
             and j.calm_s >= MOVES_S
             and j.job not in self._why
         ]
-        if self._coming or not able or not donors or any(_usable(self._agents, j) for j in able):
+        free = _Free(self._agents)
+        if self._coming or not able or not donors:
+            return
+        if free.left and any(free.usable(j) for j in able):
             return
         to = max(able, key=lambda j: (self._gain(j), j.job))
         donor = min(donors, key=lambda j: (self._loss(j), j.job))
         pays = self._gain(to) > MARGIN * self._loss(donor)
-        if to.job != donor.job and pays and self._gain(to, weighted=False) > LEAST_GAIN:
+        if to.job != donor.job and pays and self._is_of_use(to):
             self._resize(donor, -1, f"{to.job} gains more by it")
             self._resize(to, 1, f"gains more by it than {donor.job}")
 
@@ -238,15 +250,23 @@ class _Deciding:
     def _weight(self, job: HeldFact) -> float:
         return job.weight * (1.0 if job.fed else UNFED)
 
-    def _gain(self, job: HeldFact, *, weighted: bool = True) -> float:
+    def _is_of_use(self, job: HeldFact) -> bool:
+        """A worker more, whatever the job's weight."""
+        return self._gained(job) > LEAST_GAIN
+
+    def _gain(self, job: HeldFact) -> float:
         """Of a worker more."""
+        return self._weight(job) * self._gained(job)
+
+    def _gained(self, job: HeldFact) -> float:
         now = self._workers[job.job]
-        return (self._weight(job) if weighted else 1.0) * gain(job.rates, now, now + 1)
+        return job.gained if now == job.workers else gain(job.rates, now, now + 1)
 
     def _loss(self, job: HeldFact) -> float:
         """By a worker fewer."""
         now = self._workers[job.job]
-        return self._weight(job) * gain(job.rates, now - 1, now)
+        lost = job.lost if now == job.workers else gain(job.rates, now - 1, now)
+        return self._weight(job) * lost
 
     def _resize(self, job: HeldFact, by: int, why: str, *, shards: int = 0) -> None:
         """So many workers, and shards, more or fewer; all reasons are told."""
@@ -256,41 +276,30 @@ class _Deciding:
         self._why[job.job] = why if before in (None, why) else f"{before}; {why}"
 
 
-def _usable(agents: Mapping[AgentId, int], job: HeldFact) -> list[AgentId]:
-    """Agents with a free slot on which the job's trainers may start."""
-    return [agent for agent, free in agents.items() if free > 0 and agent not in job.avoid]
+class _Free:
+    """Free slots, in the order of their agents."""
 
+    def __init__(self, agents: Mapping[AgentId, int]) -> None:
+        self._order = [agent for agent, free in agents.items() if free > 0]
+        self._free = {agent: agents[agent] for agent in self._order}
+        self._first = 0  #: those before it have none
+        self.left = sum(self._free.values())
 
-class _Shards:
-    """Slots of shards that are there, on their way, or can be given up, as jobs are counted off them."""
+    def usable(self, job: HeldFact) -> AgentId | None:
+        """The first agent with a free slot on which the job's trainers may start."""
+        while self._first < len(self._order) and not self._free[self._order[self._first]]:
+            self._first += 1
+        for n in range(self._first, len(self._order)):
+            agent = self._order[n]
+            if self._free[agent] and agent not in job.avoid:
+                return agent
+        return None
 
-    def __init__(
-        self, facts: Facts, free: Mapping[ShardId, int], donors: Sequence[HeldFact]
-    ) -> None:
-        self._left = {f.shard: max(0, free[f.shard]) + f.clearing for f in facts.shards}
-        self._moving = facts.shards_moving  #: slots that come, of whatever shards
-        self._able = sorted(
-            (j for j in donors if j.shards > j.shard_bounds.min and j.gives),
-            key=lambda j: (not j.fed, -j.shards, j.job),
-        )
-        self.given_up: list[HeldFact] = []
-
-    def take(self, number: int) -> bool:
-        """Slots of so many different shards; False, and nothing is taken, if they cannot be had."""
-        there = sorted((s for s in self._left if self._left[s] > 0), key=lambda s: -self._left[s])
-        lacking = number - len(there)
-        moving = min(max(lacking, 0), self._moving)
-        found: list[HeldFact] = []
-        for donor in self._able:
-            if lacking - moving - len(found) <= 0:
-                break
-            new = donor.gives[0] not in (*there, *(j.gives[0] for j in found))
-            if new and donor not in self.given_up:
-                found.append(donor)
-        if lacking - moving - len(found) > 0:
+    def take(self, job: HeldFact) -> bool:
+        """One of them; False if the job can use none."""
+        agent = self.usable(job)
+        if agent is None:
             return False
-        for shard in there[:number]:
-            self._left[shard] -= 1
-        self._moving -= moving
-        self.given_up += found
+        self._free[agent] -= 1
+        self.left -= 1
         return True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping
+from heapq import heapify, heappop, heappush, heapreplace
 
 from elps.contracts.ids import AgentId, ShardId
 from elps.scheduler.core.policy import Facts, QueuedFact, Refill, RunningFact
@@ -47,18 +49,52 @@ def spread(
     free: Mapping[AgentId, int], count: int, present: tuple[AgentId, ...]
 ) -> tuple[AgentId, ...]:
     """Up to `count` slots, each on the agent with the fewest workers of the job, then with the most free slots."""
-    left = dict(free)
-    workers = {agent: present.count(agent) for agent in free}
+    if count <= 0:
+        return ()
+    there = Counter(present)
+    heap = [(there[agent], -left, agent) for agent, left in free.items() if left > 0]
+    heapify(heap)
     taken: list[AgentId] = []
-    while len(taken) < count:
-        candidates = [agent for agent in left if left[agent] > 0]
-        if not candidates:
-            break
-        best = min(candidates, key=lambda agent: (workers[agent], -left[agent], agent))
-        left[best] -= 1
-        workers[best] += 1
-        taken.append(best)
+    while heap and len(taken) < count:
+        workers, minus_left, agent = heap[0]
+        taken.append(agent)
+        if minus_left < -1:
+            heapreplace(heap, (workers + 1, minus_left + 1, agent))
+        else:
+            heappop(heap)
     return tuple(taken)
+
+
+class Spreading:
+    """The same for one new job after the other, from counts that are lowered by what each is given."""
+
+    def __init__(self, free: MutableMapping[AgentId, int]) -> None:
+        """Nothing else may change the counts meanwhile."""
+        self._free = free
+        self._heap = [(-left, agent) for agent, left in free.items() if left > 0]
+        heapify(self._heap)
+        self.left = -sum(minus for minus, _ in self._heap)
+        """Free slots in all."""
+
+    def take(self, count: int) -> tuple[AgentId, ...]:
+        """Up to so many slots."""
+        taken: list[AgentId] = []
+        given: list[tuple[int, AgentId]] = []  #: agents that have one more of the job's workers than those in the heap
+        while len(taken) < count:
+            if not self._heap:
+                if not given:
+                    break
+                self._heap, given = given, []
+                heapify(self._heap)
+            minus_left, agent = heappop(self._heap)
+            taken.append(agent)
+            self._free[agent] -= 1
+            if minus_left < -1:
+                given.append((minus_left + 1, agent))
+        for entry in given:
+            heappush(self._heap, entry)
+        self.left -= len(taken)
+        return tuple(taken)
 
 
 def too_large(job: QueuedFact, facts: Facts) -> str | None:
@@ -66,9 +102,9 @@ def too_large(job: QueuedFact, facts: Facts) -> str | None:
     if facts.settling:
         return None
     lacking = []
-    if (shards := sum(fact.slots > 0 for fact in facts.shards)) < job.shards.min:
+    if (shards := facts.shard_processes) < job.shards.min:
         lacking.append(f"shards (there are {shards} in all)")
-    if (slots := sum(fact.slots for fact in facts.agents)) < job.workers.min:
+    if (slots := facts.worker_slots) < job.workers.min:
         lacking.append(f"worker slots (there are {slots} in all)")
     if not lacking:
         return None

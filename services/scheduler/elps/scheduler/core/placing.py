@@ -9,7 +9,7 @@ from elps.contracts.state import Allocation, JobRecord, JobState
 from elps.scheduler.core import resizing, succession, users
 from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import AskTerm, MemberId, Moment, RemoveKeys, TermGranted
-from elps.scheduler.core.known import Reservation
+from elps.scheduler.core.known import Live, Reservation
 from elps.scheduler.core.life import LifeEvent
 from elps.scheduler.core.places import counted
 from elps.scheduler.core.policy import (
@@ -85,7 +85,7 @@ def _allocate(book: Book, policy: Policy, now: Moment) -> None:
 def facts_of(book: Book, policy: Policy, now: Moment) -> Facts | None:
     """What the policy is to know; None when no job wants anything."""
     queued = tuple(
-        _queued(book.records[job])
+        _queued(book.records[job], live)
         for job, live in book.live.items()
         if book.records[job].state is JobState.QUEUED and live.reservation is None
     )
@@ -141,7 +141,7 @@ def facts_of(book: Book, policy: Policy, now: Moment) -> Facts | None:
     )
 
 
-def _queued(record: JobRecord) -> QueuedFact:
+def _queued(record: JobRecord, live: Live) -> QueuedFact:
     """What a job asks for: from its least to the size it is pinned at, if it is, else to its most."""
     shards, workers, pinned = record.document.shards, record.document.workers, record.pinned
     return QueuedFact(
@@ -149,7 +149,17 @@ def _queued(record: JobRecord) -> QueuedFact:
         Size(min=shards.min, max=shards.max if pinned.shards is None else pinned.shards),
         Size(min=workers.min, max=workers.max if pinned.workers is None else pinned.workers),
         fed=record.fed_at is not None,
+        weight=record.document.weight,
+        rates=live.speeds.rates,
+        left=_left(record),
     )
+
+
+def _left(record: JobRecord) -> float | None:
+    """Iterations that a job has to go, should it not be stopped before; its passes are counted once its data is open."""
+    if whole := record.document.iterations or record.progress.iterations:
+        return float(max(0, whole - record.progress.iteration))
+    return None
 
 
 def _held(book: Book, now: Moment) -> tuple[HeldFact, ...]:
@@ -176,6 +186,7 @@ def _held(book: Book, now: Moment) -> tuple[HeldFact, ...]:
                 calm_s=now.mono - live.resized_at,
                 movable=runs and reign.begun_at is not None and reign.lead is not None,
                 growable=runs,
+                left=_left(record),
             )
         )
     return tuple(out)

@@ -1,15 +1,20 @@
 """Who gets what: a pure function of facts. This is what a policy is told and may decide; `policies` has all there are.
 
 A policy proposes only what the facts show to be free; the core applies a decision whole, within the same event.
+
+Facts never change, so they remember what was computed of them: whoever tells of what has not changed by the same
+objects as before has the next decision sooner.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from elps.contracts.ids import AgentId, JobId, ShardId
 from elps.contracts.job import Pool as Size
+from elps.scheduler.core.gain import gain
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,11 @@ class QueuedFact:
     workers: Size
     fed: bool = False
     """It has given its early feedback before."""
+    weight: float = 1.0
+    rates: tuple[tuple[int, float], ...] = ()
+    """As of `HeldFact`, if it had a place before."""
+    left: float | None = None
+    """Iterations that it has to go; None: nobody knows yet."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +82,18 @@ class HeldFact:
     """It trains, and can give something up now."""
     growable: bool = True
     """It trains or is starting, and can be given more."""
+    left: float | None = None
+    """Iterations that it has to go; None: nobody knows yet."""
+
+    @cached_property
+    def gained(self) -> float:
+        """By a worker more, as `gain`."""
+        return gain(self.rates, self.workers, self.workers + 1)
+
+    @cached_property
+    def lost(self) -> float:
+        """By a worker fewer."""
+        return gain(self.rates, self.workers - 1, self.workers)
 
 
 @dataclass(frozen=True)
@@ -106,6 +128,20 @@ class Facts:
     """Slots of shards that are to be left once the partitions have moved."""
     settling: bool = False
     """The scheduler started just now and members are still being discovered."""
+    all_slots: int | None = None
+    """Worker slots of the whole pool, where `agents` are only those with something free or clearing; None: all are told."""
+
+    @cached_property
+    def worker_slots(self) -> int:
+        """Of the whole pool."""
+        if self.all_slots is not None:
+            return self.all_slots
+        return sum(fact.slots for fact in self.agents)
+
+    @cached_property
+    def shard_processes(self) -> int:
+        """That can be given jobs at all."""
+        return sum(fact.slots > 0 for fact in self.shards)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from elps.contracts.errors import SetupError
 from elps.contracts.ids import AgentId
-from elps.worker.core.slowdown import Recording, Slowdown, Step, read, text_for
+from elps.balance.slowdown import Recording, Slowdown, Step, read, text_for
 
 VARIABLE = "ELPS_WORKER_SLOWDOWN"
 REAL = Step(1.0, 1.0)
