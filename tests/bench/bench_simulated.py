@@ -1,8 +1,9 @@
 """The workloads of Pollux under every policy, simulated: a line for each, where this machine has the traces.
 
-The first four are the published ones, on 64 workers; jobs grow up to what their users asked for, which is also what they
-get under `fifo`, a static parameter server. Then the same with changes of size made by a stop and a new start, and a
-made-up crowd of 10,000 jobs on 1,000 workers (with `--full` under every policy), to tell how long a simulation takes.
+The first four are the published ones, on 64 workers; jobs grow up to what their users asked for, which is also what
+they get under `fifo`, a static parameter server. Then the same with changes of size made by a stop and a new start,
+and a made-up crowd of 10,000 jobs on 1,000 workers (with `--full` under every policy), to tell how long a simulation
+takes.
 """
 
 from __future__ import annotations

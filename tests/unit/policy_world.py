@@ -1,8 +1,9 @@
-"""A pool and jobs on which a policy's decisions are carried out at once, with what no policy may do checked each time."""
+"""A pool and jobs on which a policy's decisions are carried out at once, what no policy may do is checked each time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from elps.contracts.ids import AgentId, JobId, ShardId
@@ -111,9 +112,7 @@ class PolicyWorld:
             ),
             agents=tuple(a for a in agents if a.free) if thin else agents,
             queued=tuple(
-                QueuedFact(
-                    k.job, k.shards, k.workers, k.fed, k.weight, rates=k.rates, left=k.left
-                )
+                QueuedFact(k.job, k.shards, k.workers, k.fed, k.weight, rates=k.rates, left=k.left)
                 for k in self.waiting.values()
             ),
             running=tuple(
@@ -179,7 +178,11 @@ class PolicyWorld:
                 known.on.append(shard)
         for start in decision.starts:
             known = self.waiting.pop(start.job)
-            known.size, known.at, known.on = len(start.agents), list(start.agents), list(start.shards)
+            known.size, known.at, known.on = (
+                len(start.agents),
+                list(start.agents),
+                list(start.shards),
+            )
             self.running[known.job] = known
             for agent in start.agents:
                 self.agents[agent] = known.job
@@ -199,7 +202,11 @@ class PolicyWorld:
                 del self.shards[shard][known.job]
             del known.on[resize.shards :]
             if resize.shards > len(known.on):
-                room = (s for s, on in self.shards.items() if len(on) < SHARD_SLOTS and s not in known.on)
+                room = (
+                    s
+                    for s, on in self.shards.items()
+                    if len(on) < SHARD_SLOTS and s not in known.on
+                )
                 shard = next(room)
                 self.shards[shard][known.job] = None
                 known.on.append(shard)
@@ -220,7 +227,7 @@ class PolicyWorld:
         """Changes that were undone so soon, with nothing having happened in between."""
         found = []
         for job, moves in self.moves.items():
-            for (t0, by0), (t1, by1) in zip(moves, moves[1:], strict=False):
+            for (t0, by0), (t1, by1) in pairwise(moves):
                 if by0 * by1 < 0 and t1 - t0 < horizon_s:
                     found.append(f"{job}: {by0:+} at {t0}, {by1:+} at {t1}")
         return found

@@ -13,9 +13,10 @@ from scheduler_walks import walk
 from elps.contracts.ids import AgentId, JobId, ShardId
 from elps.contracts.job import Pool as Size
 from elps.scheduler.core.eps import MOVES_S
+from elps.scheduler.core.fair import ByWeight
 from elps.scheduler.core.policies import POLICIES
 from elps.scheduler.core.policy import AgentFact, Facts, HeldFact, QueuedFact, ShardFact
-from elps.scheduler.core.sharing import Wish, shared_out
+from elps.scheduler.core.sharing import Limits, shared_out
 from elps.scheduler.core.work import works
 
 ELASTIC = [name for name, policy in POLICIES.items() if policy.resizes]
@@ -119,8 +120,8 @@ def test_srtf_serves_the_shortest_first_and_counts_the_unknown_as_of_middling_le
     )
     decision = POLICIES["srtf"].decide(facts(2, 2, *jobs))
     assert [s.job for s in decision.starts] == ["short", "new"]
-    assert works(jobs)[JobId("new")] == works(jobs)[JobId("middle")] == 50.0
-    assert works([queued("a"), queued("b", left=5.0)]) == {"a": 1.0, "b": 1.0}
+    assert works(jobs) == [100.0, 50.0, 10.0, 50.0]
+    assert works([queued("a"), queued("b", left=5.0)]) == [1.0, 1.0]
 
 
 # --- optimus ----------------------------------------------------------------------------------------------------------
@@ -130,12 +131,19 @@ def test_optimus_gives_to_whose_remaining_time_falls_most() -> None:
     long = held("long", 1, rates=LINEAR, left=1000.0)
     short = held("short", 1, rates=LINEAR, left=10.0)
     useless = held("useless", 1, rates=NO_USE, left=10_000.0)
-    assert sizes("optimus", facts(8, 5, short, long, useless)) == {"short": 1, "long": 6, "useless": 1}
+    assert sizes("optimus", facts(8, 5, short, long, useless)) == {
+        "short": 1,
+        "long": 6,
+        "useless": 1,
+    }
 
 
 def test_optimus_splits_by_the_root_of_what_is_left() -> None:
     """Of two jobs whose time is what is left over their workers, the one with four times as much has twice as many."""
-    jobs = held("a", 1, most=99, rates=LINEAR, left=400.0), held("b", 1, most=99, rates=LINEAR, left=100.0)
+    jobs = (
+        held("a", 1, most=99, rates=LINEAR, left=400.0),
+        held("b", 1, most=99, rates=LINEAR, left=100.0),
+    )
     found = sizes("optimus", facts(30, 28, *jobs))
     assert found == {"a": 20, "b": 10}
 
@@ -166,7 +174,7 @@ def test_a_pinned_job_and_one_that_cannot_be_resized_are_left_alone(policy: str)
 def test_a_full_cluster_gives_way_to_a_newcomer_and_nobody_overtakes(policy: str) -> None:
     decided = facts(4, 0, held("old", 4, rates=LINEAR, left=5.0), queued("new", 1, 1))
     assert sizes(policy, decided) == {"old": 3}
-    full = facts(4, 1, held("old", 3, least=3), queued("big", 2, 2), queued("small", 1, 1))
+    full = facts(4, 1, held("old", 3, 3, 3), queued("big", 2, 2), queued("small", 1, 1))
     decision = POLICIES[policy].decide(full)
     assert decision.starts == ()
     assert decision.resizes == ()
@@ -241,30 +249,24 @@ def test_whatever_happens_decisions_keep_the_account_and_come_to_rest(
 
 
 @given(
-    st.lists(
-        st.tuples(st.integers(0, 6), bounds, st.floats(0.1, 10.0)), min_size=1, max_size=6
-    ),
+    st.lists(st.tuples(st.integers(0, 6), bounds, st.floats(0.1, 10.0)), min_size=1, max_size=6),
     st.integers(0, 40),
 )
 @settings(max_examples=200, deadline=None)
 def test_what_is_shared_out_is_the_best_there_is(
     found: list[tuple[int, Size, float]], slots: int
 ) -> None:
-    wishes = [
-        Wish(JobId(f"j{i}"), now, size.min, size.max, lambda n, w=weight: w / n)  # type: ignore[misc]
-        for i, (now, size, weight) in enumerate(found)
-    ]
-    shares = shared_out(wishes, slots, 1.0)
-    assert all(w.least <= n <= w.most for w, n in zip(wishes, shares, strict=True))
-    leasts, mosts = sum(w.least for w in wishes), sum(w.most for w in wishes)
-    assert sum(shares) == max(leasts, min(slots, mosts)), "a slot is left over, or given twice"
-    gains = [w.worth(n + 1) for w, n in zip(wishes, shares, strict=True) if n < w.most]
-    losses = [w.worth(n) for w, n in zip(wishes, shares, strict=True) if n > w.least]
+    least, most = [size.min for _, size, _ in found], [size.max for _, size, _ in found]
+    worth = ByWeight([weight for _, _, weight in found])
+    shares = shared_out(Limits([now for now, _, _ in found], least, most), worth, slots, 1.0)
+    assert all(a <= n <= b for a, n, b in zip(least, shares, most, strict=True))
+    full = max(sum(least), min(slots, sum(most)))
+    assert sum(shares) == full, "a slot is left over, or given twice"
+    gains = [worth.of(i, n + 1) for i, n in enumerate(shares) if n < most[i]]
+    losses = [worth.of(i, n) for i, n in enumerate(shares) if n > least[i]]
     assert not gains or not losses or max(gains) <= min(losses) + 1e-12
-    again = [
-        Wish(w.job, n, w.least, w.most, w.worth) for w, n in zip(wishes, shares, strict=True)
-    ]
-    assert shared_out(again, slots, 1.0) == shares, "what is right is changed"
+    again = shared_out(Limits(shares, least, most), worth, slots, 1.0)
+    assert again == shares, "what is right is changed"
 
 
 @pytest.mark.timeout(300)

@@ -73,9 +73,9 @@ def test_a_restart_costs_what_it_is_said_to() -> None:
     outcome = run("eps", old, new, costs=costs)
     lost = [ended.lost_s for ended in outcome.jobs]
     assert sum(lost) > 10.0
-    assert sum(lost) == pytest.approx(
-        sum(5.0 + 2.0 * (1 / n) for n in (2, 4)), abs=1.0
-    ), "it shrinks once and grows once"
+    assert sum(lost) == pytest.approx(sum(5.0 + 2.0 * (1 / n) for n in (2, 4)), abs=1.0), (
+        "it shrinks once and grows once"
+    )
     assert outcome.ended_at > run("eps", old, new).ended_at + 5.0
 
 
@@ -159,7 +159,11 @@ def test_work_is_conserved_nothing_is_given_twice_and_all_jobs_end(
             assert one.done <= one.iterations + 1e-6
     outcome = simulation.run()
     for ended in outcome.jobs:
-        last = ended.job.iterations if ended.job.killed is None else min(ended.job.killed, ended.job.iterations)
+        last = (
+            ended.job.iterations
+            if ended.job.killed is None
+            else min(ended.job.killed, ended.job.iterations)
+        )
         assert ended.done == pytest.approx(last, rel=1e-6)
         assert (ended.fed_at is None) == (last < ended.job.feedback)
         assert ended.job.at_s <= ended.started_at <= ended.ended_at
@@ -231,14 +235,19 @@ def test_a_report_has_every_policy_and_can_be_drawn() -> None:
 def test_recorded_slow_downs_are_read_by_the_function_given() -> None:
     rows = "worker,s\n0,1.0\n1,2.0\n"
     report = simulate(
-        "w", DOCUMENT, {"t.csv": rows}.__getitem__, policies=["fifo"], slowdown=["trace:t.csv#s?worker=1@1s"]
+        "w",
+        DOCUMENT,
+        {"t.csv": rows}.__getitem__,
+        policies=["fifo"],
+        slowdown=["trace:t.csv#s?worker=1@1s"],
     )
     assert report["uneven"]
 
 
 WORKLOAD = "name,time,application,num_replicas,batch_size\na-0,10,app,4,64\na-1,5,app,1,32\n"
 FILES = {
-    "app/placements.csv": "placement,local_bsz,step_time,sync_time\n1,16,1.0,0.0\n1,32,2.0,0.0\n11,16,1.4,0.4\n2,16,1.2,0.2\n",
+    "app/placements.csv": "placement,local_bsz,step_time,sync_time\n"
+    "1,16,1.0,0.0\n1,32,2.0,0.0\n11,16,1.4,0.4\n2,16,1.2,0.2\n",
     "app/scalability.csv": "num_nodes,num_replicas,local_bsz,step_time,sync_time\n4,4,16,1.5,0.5\n6,4,16,9.0,8.0\n",
     "app/validation-64.csv": "progress,iteration,metric\n1,20,0.1\n2,40,0.2\n",
     "app/validation-32.csv": "progress,iteration,metric\n1,30,0.1\n",
@@ -250,9 +259,18 @@ def test_a_pollux_workload_is_read_from_its_tables() -> None:
     assert sorted(pollux.files_of(WORKLOAD)) == sorted(FILES)
     late, early = sorted(pollux.jobs_of(WORKLOAD, FILES), key=lambda j: -j.at_s)
     assert (early.iterations, early.feedback, early.workers.max) == (30, 30, 1)
-    assert (late.iterations, late.feedback, late.workers, late.fixed) == (40, 20, Size(min=1, max=4), 4)
-    assert late.profile.parts_s(1, 1) == (0.0, 4.0), "two steps of 32, which is all that was measured"
-    assert late.profile.parts_s(2, 1) == (0.2, 2.0), "two steps of 16 on one node, synchronised once"
+    assert (late.iterations, late.feedback, late.workers, late.fixed) == (
+        40,
+        20,
+        Size(min=1, max=4),
+        4,
+    )
+    assert late.profile.parts_s(1, 1) == (0.0, 4.0), (
+        "two steps of 32, which is all that was measured"
+    )
+    assert late.profile.parts_s(2, 1) == (0.2, 2.0), (
+        "two steps of 16 on one node, synchronised once"
+    )
     assert late.profile.parts_s(4, 1) == (0.5, 1.0), "on four nodes rather than on six"
     assert pollux.jobs_of(WORKLOAD, FILES, 2.0)[1].workers.max == 8
     report = simulate("p", WORKLOAD, FILES.__getitem__, policies=["fifo"])

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elps.balance.slowdown import MOST, Recording, Slowdown, Trace, read, text_for
 from elps.contracts.errors import SetupError
 from elps.contracts.ids import AgentId
-from elps.balance.slowdown import MOST, Recording, Slowdown, Trace, read, text_for
 from elps.worker.settings import read_settings
 from elps.worker.trainer.emulating import Machine, opened
 

@@ -54,7 +54,9 @@ def simulate(
     slowdown: Annotated[
         list[str] | None,
         typer.Option(
-            "--slowdown", metavar="PATTERN", help="Of workers, dealt out in turns (docs/balance.md)."
+            "--slowdown",
+            metavar="PATTERN",
+            help="Of workers, dealt out in turns (docs/balance.md).",
         ),
     ] = None,
     restart_resizing: Annotated[

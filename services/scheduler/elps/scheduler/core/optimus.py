@@ -8,12 +8,11 @@ jobs of which nothing is known count as of middling length, where Optimus runs e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
-from elps.contracts.ids import JobId
-from elps.scheduler.core.gain import time_s
+import numpy as np
+
 from elps.scheduler.core.policy import Decision, Facts, HeldFact, QueuedFact
-from elps.scheduler.core.sharing import Wish
+from elps.scheduler.core.sharing import Floats, Ints, Worth
 from elps.scheduler.core.steering import Rule, steered
 from elps.scheduler.core.work import works
 
@@ -25,30 +24,34 @@ class Optimus:
 
     def decide(self, facts: Facts) -> Decision:
         """See `Policy.decide`."""
-        return steered(facts, _Optimus(works([*facts.held, *facts.queued])))
+        return steered(facts, _RULE)
 
 
 class _Optimus(Rule):
     margin = 1.25
     up, down = "its time to completion falls most by it", "it takes more off the time of others"
 
-    def __init__(self, left: dict[JobId, float]) -> None:
-        self._left = left
+    def worth(self, jobs: Sequence[HeldFact | QueuedFact]) -> Worth:
+        return _Saved(jobs)
 
-    def order(self, queue: Sequence[QueuedFact], facts: Facts) -> list[QueuedFact]:
-        return list(queue)
 
-    def wishes(
-        self, jobs: Sequence[HeldFact | QueuedFact], bounds: Sequence[tuple[int, int, int]]
-    ) -> list[Wish]:
-        return [
-            Wish(job.job, *bound, partial(_worth, job, job.weight * self._left[job.job]))
-            for job, bound in zip(jobs, bounds, strict=True)
+class _Saved:
+    """Seconds taken off by the n-th worker, times the weight: what is shared by n workers falls by 1 / (n (n - 1))."""
+
+    def __init__(self, jobs: Sequence[HeldFact | QueuedFact]) -> None:
+        self._shared = [
+            job.weight * left * job.parts_s[1] / sum(job.parts_s)
+            for job, left in zip(jobs, works(jobs), strict=True)
         ]
 
+    def of_all(self, n: Ints) -> Floats:
+        """See `sharing.Worth`."""
+        saved: Floats = np.asarray(self._shared) / np.maximum(n * (n - 1), 1)
+        return saved
 
-def _worth(job: HeldFact | QueuedFact, left: float, n: int) -> float:
-    """Seconds taken off by the n-th worker, times the weight."""
-    one = time_s(job.rates, 1)
-    saved = time_s(job.rates, n - 1) - time_s(job.rates, n) if n > 1 else one
-    return left * saved / one
+    def of(self, job: int, n: int) -> float:
+        """See `sharing.Worth`."""
+        return self._shared[job] / max(n * (n - 1), 1)
+
+
+_RULE = _Optimus()

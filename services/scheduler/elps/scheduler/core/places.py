@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from heapq import heapify, heappop, heappush, heapreplace
 
 from elps.contracts.ids import AgentId, ShardId
-from elps.scheduler.core.policy import Facts, QueuedFact, Refill, RunningFact
+from elps.scheduler.core.policy import Facts, HeldFact, QueuedFact, Refill, RunningFact
 
 
 def refilled_from(
@@ -79,7 +79,9 @@ class Spreading:
     def take(self, count: int) -> tuple[AgentId, ...]:
         """Up to so many slots."""
         taken: list[AgentId] = []
-        given: list[tuple[int, AgentId]] = []  #: agents that have one more of the job's workers than those in the heap
+        given: list[
+            tuple[int, AgentId]
+        ] = []  #: agents that have one more of the job's workers than those in the heap
         while len(taken) < count:
             if not self._heap:
                 if not given:
@@ -95,6 +97,35 @@ class Spreading:
             heappush(self._heap, entry)
         self.left -= len(taken)
         return tuple(taken)
+
+
+class FreeSlots:
+    """Free slots, in the order of their agents."""
+
+    def __init__(self, agents: Mapping[AgentId, int]) -> None:
+        self._order = [agent for agent, free in agents.items() if free > 0]
+        self._free = {agent: agents[agent] for agent in self._order}
+        self._first = 0  #: those before it have none
+        self.left = sum(self._free.values())
+
+    def usable(self, job: HeldFact) -> AgentId | None:
+        """The first agent with a free slot on which the job's trainers may start."""
+        while self._first < len(self._order) and not self._free[self._order[self._first]]:
+            self._first += 1
+        for n in range(self._first, len(self._order)):
+            agent = self._order[n]
+            if self._free[agent] and agent not in job.avoid:
+                return agent
+        return None
+
+    def take(self, job: HeldFact) -> bool:
+        """One of them; False if the job can use none."""
+        agent = self.usable(job)
+        if agent is None:
+            return False
+        self._free[agent] -= 1
+        self.left -= 1
+        return True
 
 
 def too_large(job: QueuedFact, facts: Facts) -> str | None:

@@ -156,7 +156,7 @@ def _queued(record: JobRecord, live: Live) -> QueuedFact:
 
 
 def _left(record: JobRecord) -> float | None:
-    """Iterations that a job has to go, should it not be stopped before; its passes are counted once its data is open."""
+    """Iterations that a job has to go, should it not be stopped before; passes are counted once its data is open."""
     if whole := record.document.iterations or record.progress.iterations:
         return float(max(0, whole - record.progress.iteration))
     return None

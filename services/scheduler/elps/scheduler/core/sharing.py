@@ -8,56 +8,61 @@ leaves alone what is good enough.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from typing import Protocol
 
-from elps.contracts.ids import JobId
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """A job, and what slots are worth to it."""
+class Limits:
+    """Of all jobs, in one order."""
 
-    job: JobId
-    now: int
-    """Slots that it has; those of a newcomer are none."""
-    least: int
-    most: int
+    now: Sequence[int]
+    """Slots that each has; those of a newcomer are none."""
+    least: Sequence[int]
+    most: Sequence[int]
     """Not below `least`."""
-    worth: Callable[[int], float]
-    """Of its n-th slot, from the one after its least on; 0: it has no use for it."""
 
 
-def shared_out(wishes: Sequence[Wish], slots: int, margin: float) -> list[int]:
-    """How many each should have, in their order: within its bounds, and no more than there are.
+class Worth(Protocol):
+    """What slots are worth to jobs, in that order. Asked of slots above the least; 0: the job has no use for it."""
+
+    def of_all(self, n: Ints) -> Floats:
+        """Of the n-th slot of each job."""
+        ...
+
+    def of(self, job: int, n: int) -> float:
+        """Of the n-th slot of one."""
+        ...
+
+
+def shared_out(limits: Limits, worth: Worth, slots: int, margin: float) -> list[int]:
+    """How many each should have: within its bounds, and no more than there are.
 
     One that has too much by its bounds is cut, one that has too little is given its least; if the leasts alone are more
     than `slots`, the leasts are returned. Of equals the earlier one is given to, and the later one taken from. A slot
     changes hands if what it is worth there is more than `margin` times (1 at least) what it is worth here.
     """
-    sizes = [min(max(wish.now, wish.least), wish.most) for wish in wishes]
-    left = slots - sum(sizes)
-    gains = [
-        (-wish.worth(n + 1), i, n)
-        for i, (wish, n) in enumerate(zip(wishes, sizes, strict=True))
-        if n < wish.most
-    ]
-    losses = [
-        (wish.worth(n), -i, n)
-        for i, (wish, n) in enumerate(zip(wishes, sizes, strict=True))
-        if n > wish.least
-    ]
-    heapify(gains)
-    heapify(losses)
+    least, most = np.asarray(limits.least, np.int64), np.asarray(limits.most, np.int64)
+    at = np.clip(np.asarray(limits.now, np.int64), least, most)
+    left = slots - int(at.sum())
+    gains = _heap(-worth.of_all(at + 1), at, at < most, 1)
+    losses = _heap(worth.of_all(at), at, at > least, -1)
+    sizes: list[int] = at.tolist()
 
     def change(i: int, by: int) -> None:
-        sizes[i] += by
-        n, wish = sizes[i], wishes[i]
-        if n < wish.most:
-            heappush(gains, (-wish.worth(n + 1), i, n))
-        if n > wish.least:
-            heappush(losses, (wish.worth(n), -i, n))
+        sizes[i] = n = sizes[i] + by
+        if n < limits.most[i]:
+            heappush(gains, (-worth.of(i, n + 1), i, n))
+        if n > limits.least[i]:
+            heappush(losses, (worth.of(i, n), -i, n))
 
     while left < 0 and losses:
         _, i, n = heappop(losses)
@@ -80,3 +85,15 @@ def shared_out(wishes: Sequence[Wish], slots: int, margin: float) -> list[int]:
             change(-heappop(losses)[1], -1)
             change(i, 1)
     return sizes
+
+
+def _heap(
+    values: Floats, at: Ints, able: NDArray[np.bool_], sign: int
+) -> list[tuple[float, int, int]]:
+    """Values of those that are able, each with its place, or minus that, and its size."""
+    which = np.flatnonzero(able)
+    heap = list(
+        zip(values[which].tolist(), (sign * which).tolist(), at[which].tolist(), strict=True)
+    )
+    heapify(heap)
+    return heap

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from functools import partial
 
-from elps.contracts.ids import JobId
-from elps.scheduler.core.gain import LEAST_GAIN, gain
+import numpy as np
+
+from elps.scheduler.core.gain import LEAST_GAIN
 from elps.scheduler.core.policy import Decision, Facts, HeldFact, QueuedFact
-from elps.scheduler.core.sharing import Wish
+from elps.scheduler.core.sharing import Floats, Ints, Worth
 from elps.scheduler.core.steering import Rule, steered
 from elps.scheduler.core.work import works
+
+FASTER = math.exp(LEAST_GAIN)
+"""A worker more makes a job so many times as fast at least, else it has no use for it."""
 
 
 class Srtf:
@@ -24,27 +28,40 @@ class Srtf:
 
     def decide(self, facts: Facts) -> Decision:
         """See `Policy.decide`."""
-        return steered(facts, _Srtf(works([*facts.held, *facts.queued])))
+        return steered(facts, _RULE)
 
 
 class _Srtf(Rule):
     margin = 1.25
     up, down = "is done sooner than others", "others are done sooner"
 
-    def __init__(self, left: dict[JobId, float]) -> None:
-        self._left = left
+    shortest_first = True
 
-    def order(self, queue: Sequence[QueuedFact], facts: Facts) -> list[QueuedFact]:
-        return sorted(queue, key=lambda job: self._left[job.job])
-
-    def wishes(
-        self, jobs: Sequence[HeldFact | QueuedFact], bounds: Sequence[tuple[int, int, int]]
-    ) -> list[Wish]:
-        return [
-            Wish(job.job, *bound, partial(_worth, job, 1 / self._left[job.job]))
-            for job, bound in zip(jobs, bounds, strict=True)
-        ]
+    def worth(self, jobs: Sequence[HeldFact | QueuedFact]) -> Worth:
+        return _Hurry(jobs)
 
 
-def _worth(job: HeldFact | QueuedFact, hurry: float, n: int) -> float:
-    return hurry if n <= 1 or gain(job.rates, n - 1, n) > LEAST_GAIN else 0.0
+class _Hurry:
+    """A slot is worth the more the less is left, while the job has a use for it."""
+
+    def __init__(self, jobs: Sequence[HeldFact | QueuedFact]) -> None:
+        self._hurry = [1 / left for left in works(jobs)]
+        self._parts = [job.parts_s for job in jobs]
+
+    def of_all(self, n: Ints) -> Floats:
+        """See `sharing.Worth`."""
+        parts = np.asarray(self._parts).reshape(len(n), 2)
+        fixed, shared = parts[:, 0], parts[:, 1]
+        useful = fixed + shared / np.maximum(n - 1, 1) > FASTER * (
+            fixed + shared / np.maximum(n, 1)
+        )
+        return np.where(useful, np.asarray(self._hurry), 0.0)
+
+    def of(self, job: int, n: int) -> float:
+        """See `sharing.Worth`."""
+        fixed, shared = self._parts[job]
+        useful = fixed + shared / max(n - 1, 1) > FASTER * (fixed + shared / max(n, 1))
+        return self._hurry[job] if useful else 0.0
+
+
+_RULE = _Srtf()

@@ -24,12 +24,12 @@ from typing import Protocol
 from elps.contracts.ids import JobId
 from elps.scheduler.core.eps import GROWS_S, MOVES_S
 from elps.scheduler.core.places import (
+    FreeSlots,
     Spreading,
     by_room,
     counted,
     need,
     refilled_from,
-    spread,
     too_large,
 )
 from elps.scheduler.core.policy import (
@@ -41,12 +41,11 @@ from elps.scheduler.core.policy import (
     Resize,
     Start,
 )
-from elps.scheduler.core.sharing import Wish, shared_out
 from elps.scheduler.core.shard_room import ShardRoom
+from elps.scheduler.core.sharing import Limits, Worth, shared_out
+from elps.scheduler.core.work import works
 
 Jobs = Sequence[HeldFact | QueuedFact]
-Limits = Sequence[tuple[int, int, int]]
-"""What each job has, its least and its most."""
 
 
 class Rule(Protocol):
@@ -57,13 +56,11 @@ class Rule(Protocol):
     up: str
     """Why a job is given more, for people."""
     down: str
+    shortest_first: bool = False
+    """Those that wait are served by what is left of them, else in their order of arrival."""
 
-    def order(self, queue: Sequence[QueuedFact], facts: Facts) -> list[QueuedFact]:
-        """In which order those that wait are served."""
-        ...
-
-    def wishes(self, jobs: Jobs, bounds: Limits) -> list[Wish]:
-        """What workers are worth to each job."""
+    def worth(self, jobs: Jobs) -> Worth:
+        """Of workers, to each job."""
         ...
 
 
@@ -92,7 +89,7 @@ class _Steering:
         queue = self._queue()
         slots = self._facts.worker_slots
         served = self._served(queue, slots)
-        wanted = self._sizes([*self._facts.held, *served], slots)
+        wanted = self._sizes(served, slots)
         refills = self._refill(wanted, bool(served))
         waiting = self._start(served, wanted)
         if self._facts.settling:
@@ -112,7 +109,12 @@ class _Steering:
     def _queue(self) -> list[QueuedFact]:
         """Who waits, in the rule's order, but for those that the pool cannot hold."""
         queue = []
-        for job in self._rule.order(self._facts.queued, self._facts):
+        order = list(self._facts.queued)
+        if order and self._rule.shortest_first:
+            everybody: Jobs = [*self._facts.held, *order]
+            left = dict(zip((job.job for job in everybody), works(everybody), strict=True))
+            order.sort(key=lambda job: left[job.job])
+        for job in order:
             if reason := too_large(job, self._facts):
                 self._waits.append((job.job, reason))
             else:
@@ -124,16 +126,14 @@ class _Steering:
         if not queue:
             return []
         room = ShardRoom(self._facts, self._shards, [j for j in self._held.values() if j.movable])
-        left = slots - sum(self._limits(job)[1] for job in self._facts.held)
+        left = slots - sum(job.least for job in self._facts.held)
         served: list[QueuedFact] = []
         for job in queue:
             if job.workers.min > left:
                 lacking = counted(job.workers.min - left, "worker slot")
                 why = f"all jobs are at their least: {lacking} more must be added or given back"
             elif not room.take(job.shards.min):
-                why = (
-                    "no more different shards have a free slot, nor can running jobs give one up: start more"
-                )
+                why = "no more different shards have a free slot, nor can running jobs give one up: start more"
             else:
                 left -= job.workers.min
                 served.append(job)
@@ -145,17 +145,16 @@ class _Steering:
         self._given_up = room.given_up
         return served
 
-    def _limits(self, job: HeldFact | QueuedFact) -> tuple[int, int, int]:
-        """Workers that a job has, its least and its most now."""
-        if isinstance(job, QueuedFact):
-            return 0, job.workers.min, max(job.workers.min, job.workers.max)
-        least = min(job.bounds.min, job.workers) if job.movable else job.workers
-        most = job.bounds.max if job.growable else job.workers
-        return job.workers, least, max(least, most)
-
-    def _sizes(self, jobs: Jobs, slots: int) -> dict[JobId, int]:
-        wishes = self._rule.wishes(jobs, [self._limits(job) for job in jobs])
-        sizes = shared_out(wishes, slots, self._rule.margin)
+    def _sizes(self, served: Sequence[QueuedFact], slots: int) -> dict[JobId, int]:
+        """What is right for those that run and those that are served."""
+        jobs: Jobs = [*self._facts.held, *served]
+        limits = Limits(
+            [j.workers for j in self._facts.held] + [0] * len(served),
+            [j.least for j in self._facts.held] + [j.workers.min for j in served],
+            [j.most for j in self._facts.held]
+            + [max(j.workers.min, j.workers.max) for j in served],
+        )
+        sizes = shared_out(limits, self._rule.worth(jobs), slots, self._rule.margin)
         return dict(zip((job.job for job in jobs), sizes, strict=True))
 
     def _refill(self, wanted: Mapping[JobId, int], queued: bool) -> list[Refill]:
@@ -172,9 +171,7 @@ class _Steering:
             lacking.append(lame)
         return refilled_from(self._shards, self._agents, lacking)
 
-    def _start(
-        self, queue: Sequence[QueuedFact], wanted: Mapping[JobId, int]
-    ) -> list[QueuedFact]:
+    def _start(self, queue: Sequence[QueuedFact], wanted: Mapping[JobId, int]) -> list[QueuedFact]:
         """Start whoever can be started; returns the others, in order."""
         if not queue:
             return []
@@ -204,7 +201,9 @@ class _Steering:
             above = min(self._size[job.job] - wanted[job.job], lacking)
             if above > 0:
                 lacking -= above
-                self._resize(job, self._size[job.job] - above, f"gives way to {to}: {self._rule.down}")
+                self._resize(
+                    job, self._size[job.job] - above, f"gives way to {to}: {self._rule.down}"
+                )
         for job in self._given_up:
             self._resize(job, self._size[job.job], f"gives way to {to}", shards=-1)
         told = "running jobs give way to it"
@@ -238,18 +237,13 @@ class _Steering:
 
     def _grow(self, wanted: Mapping[JobId, int]) -> None:
         """Give what is free to those that have less than is right."""
-        left = {agent: free for agent, free in self._agents.items() if free > 0}
-        for job in self._poorest(wanted):
-            if not left:
-                return
-            lacks = wanted[job.job] - self._size[job.job]
-            given = spread({a: n for a, n in left.items() if a not in job.avoid}, lacks, ())
-            for agent in given:
-                left[agent] -= 1
-                if not left[agent]:
-                    del left[agent]
+        free = FreeSlots(self._agents)
+        for job in self._poorest(wanted) if free.left else ():
+            given, lacks = 0, wanted[job.job] - self._size[job.job]
+            while given < lacks and free.take(job):
+                given += 1
             if given:
-                self._resize(job, self._size[job.job] + len(given), self._rule.up)
+                self._resize(job, self._size[job.job] + given, self._rule.up)
 
     def _level(self, wanted: Mapping[JobId, int]) -> None:
         """Have those that have more than is right give it up, if somebody is calm enough to be given it."""
@@ -284,4 +278,3 @@ class _Steering:
         self._width[job.job] += shards
         before = self._why.get(job.job)
         self._why[job.job] = why if before in (None, why) else f"{before}; {why}"
-

@@ -94,9 +94,7 @@ def alone_s(job: Job) -> float:
     """Seconds that a job would train if it had its most all the time."""
     most = job.fixed if job.fixed is not None else job.workers.max
     iterations = job.iterations if job.killed is None else min(job.killed, job.iterations)
-    return iterations * min(
-        sum(job.profile.parts_s(n, job.shards.max)) for n in range(1, most + 1)
-    )
+    return iterations * min(sum(job.profile.parts_s(n, job.shards.max)) for n in range(1, most + 1))
 
 
 def jain(values: Sequence[float]) -> float:

@@ -15,6 +15,7 @@ PANELS = (
     ("feedback_quantiles_s", "Part of the jobs that have given their early feedback"),
     ("completion_quantiles_s", "Part of the jobs that have ended"),
 )
+FONT = 'font-family="sans-serif" font-size="12"'
 LEAST_S = 0.1
 """Times axes are logarithmic, and begin no earlier."""
 
@@ -27,8 +28,7 @@ def drawn(report: Mapping[str, Any]) -> str:
         f"{report['shards']} shards"
     )
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        'font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" {FONT}>',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
         _text(LEFT, 24, title, size=15),
     ]
@@ -67,11 +67,11 @@ def _panel(x0: int, caption: str, lines: Mapping[str, Sequence[float]]) -> list[
             f"{at(seconds):.1f},{TOP + TALL * (1 - k / last):.1f}" for k, seconds in enumerate(line)
         )
         colour = COLOURS[n % len(COLOURS)]
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(
+            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'
+        )
     return parts
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "start", size: int = 12) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">{escape(text)}</text>'
-    )
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">{escape(text)}</text>'

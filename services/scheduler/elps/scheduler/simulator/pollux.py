@@ -73,7 +73,10 @@ def jobs_of(text: str, files: Texts, stretch: float = 1.0) -> tuple[Job, ...]:
         key = app, batch, max(most, replicas)
         if key not in profiles:
             profiles[key] = profile(steps[app], batch, key[2])
-        evaluated = [int(r["iteration"]) for r in _table(files, _validation(app, row["batch_size"]), ("iteration",))]
+        evaluated = [
+            int(r["iteration"])
+            for r in _table(files, _validation(app, row["batch_size"]), ("iteration",))
+        ]
         jobs.append(
             Job(
                 JobId(name),
@@ -122,8 +125,8 @@ def _steps(app: str, files: Texts) -> dict[int, list[Step]]:
     columns = ("local_bsz", "step_time", "sync_time")
     path = f"{app}/placements.csv"
     for row in _table(files, path, ("placement", *columns)):
-        nodes = [int(digit) for digit in row["placement"]]
-        _note(found, best, sum(nodes), len(nodes), row)
+        placed = [int(digit) for digit in row["placement"]]
+        _note(found, best, sum(placed), len(placed), row)
     path = f"{app}/scalability.csv"
     for row in _table(files, path, ("num_nodes", "num_replicas", *columns)):
         _note(found, best, int(row["num_replicas"]), int(row["num_nodes"]), row)

@@ -136,11 +136,7 @@ def _fitting(job: Job, cluster: Cluster) -> Job:
     """As it is; a job that asks for more than there is would wait for ever, which is a fault of the workload."""
     least = max(job.workers.min, job.fixed or 0)
     if least > cluster.workers or job.shards.min > cluster.shards:
-        raise InvalidDocument(
-            "workload",
-            [
-                f"job {job.id} needs {least} workers and {job.shards.min} shards; "
-                f"the cluster has {cluster.workers} and {cluster.shards}"
-            ],
-        )
+        needs = f"job {job.id} needs {least} workers and {job.shards.min} shards"
+        has = f"the cluster has {cluster.workers} and {cluster.shards}"
+        raise InvalidDocument("workload", [f"{needs}; {has}"])
     return job

@@ -108,21 +108,27 @@ class Simulation:
         run = self.held.get(job)
         if run is None:
             return False
-        if what == "moved":
-            self._moved(run)
-            return True
+        run.advance(self.now)
         if what == "ready":
             self._ready(run, stamp)
             return False
-        if stamp != run.stamp:
+        if what == "moved":
+            self._moved(run)
+        elif stamp == run.stamp:
+            self._as_foreseen(run, what)
+        else:
             return False
-        run.advance(self.now)
+        self._teller.forget(job)
+        return True
+
+    def _as_foreseen(self, run: Running, what: str) -> None:
+        """Something on a job's course that nothing has changed since."""
         match what:
             case "begins":
-                run.begun_at, run.counted_at = self.now, self.now
+                run.begun_at = self.now
                 self._course(run)
             case "left":
-                self.slots.take_back(job, run.leaving)
+                self.slots.take_back(run.job.id, run.leaving)
                 run.leaving = []
                 self._changed(run)
             case "measured":
@@ -131,8 +137,6 @@ class Simulation:
                 run.fed_at = self.now
             case "ends":
                 self._end(run)
-        self._teller.forget(job)
-        return True
 
     def _weather(self) -> None:
         """Workers have become faster or slower."""
@@ -147,14 +151,12 @@ class Simulation:
             self._foresee(self.now + self.workload.cluster.weather_s, "weather")
 
     def _moved(self, run: Running) -> None:
-        run.advance(self.now)
         self.slots.leave(run.job.id, run.emptied)
         run.emptied = []
         self._changed(run)
 
     def _ready(self, run: Running, number: int) -> None:
         """So many of its newcomers take part now."""
-        run.advance(self.now)
         run.joining -= min(number, run.joining)
         if run.begun_at is not None:
             self._changed(run)
@@ -174,7 +176,9 @@ class Simulation:
         apart, computing = run.job.profile.parts_s(len(there), max(1, len(run.shards)))
         if cluster.slowdowns:
             factors = [
-                cluster.slowdowns[self.slots.number(agent) % len(cluster.slowdowns)].factor(self.now)
+                cluster.slowdowns[self.slots.number(agent) % len(cluster.slowdowns)].factor(
+                    self.now
+                )
                 for agent in there
             ]
             if cluster.balanced:

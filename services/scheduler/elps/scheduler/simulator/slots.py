@@ -46,7 +46,9 @@ class Slots:
     def give(self, job: JobId, agents: Iterable[AgentId]) -> None:
         """Slots of these agents to a job; `AssertionError` if one has none."""
         for agent in agents:
-            assert agent in self._free, f"{agent} was given to {job}, and is {self._holder.get(agent)}'s"
+            assert agent in self._free, (
+                f"{agent} was given to {job}, and is {self._holder.get(agent)}'s"
+            )
             del self._free[agent]
             self._holder[agent] = job
 

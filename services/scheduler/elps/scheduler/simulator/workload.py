@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol
 
 from elps.balance.slowdown import Slowdown
@@ -40,13 +41,13 @@ class Measured:
     by_workers: tuple[tuple[int, float, float], ...]
     """Workers, ascending; seconds apart; seconds of computing."""
 
-    def parts_s(self, workers: int, shards: int) -> tuple[float, float]:
+    def parts_s(self, workers: int, shards: int) -> tuple[float, float]:  # noqa: ARG002  # not measured
         """See `Profile`."""
         known = self.by_workers
         if workers <= known[0][0]:
             n, apart, computing = known[0]
             return apart, computing * n / workers
-        for (n, a0, c0), (m, a1, c1) in zip(known, known[1:], strict=False):
+        for (n, a0, c0), (m, a1, c1) in pairwise(known):
             if workers <= m:
                 part = (workers - n) / (m - n)
                 return a0 + part * (a1 - a0), c0 + part * (c1 - c0)
