@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from emulated import oracle
 
+from elps.balance.slowdown import Slowdown, text_for
 from elps.contracts.ids import AgentId, WorkerId
 from elps.contracts.messages import IterationRow
 from elps.local.record import StackRecord
-from elps.worker.core.slowdown import Slowdown, text_for
 from elps.worker.trainer.emulating import opened
 
 WORKERS = 8

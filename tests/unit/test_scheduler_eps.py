@@ -175,6 +175,15 @@ def test_who_lacks_workers_does_not_take_those_that_others_give_up() -> None:
     assert {r.job: r.workers for r in decision.resizes} == {"lame": 4}
 
 
+def test_what_is_given_while_the_head_cannot_be_served_is_not_given_up_for_it_again() -> None:
+    """A job was given what is free, and has not got it yet."""
+    jobs = held("grows", 3, least=2), held("least", 3, least=3)
+    decided = facts(6, 1, *jobs, queued("big", 4, 4))
+    decision = Eps().decide(replace(decided, running=(RunningFact(JobId("grows"), 1, (), ()),)))
+    assert decision.resizes == ()
+    assert [r.job for r in decision.refills] == ["grows"]
+
+
 def test_nobody_gives_way_while_the_pool_is_being_discovered() -> None:
     decision = Eps().decide(facts(4, 0, held("old", 4), queued("new"), settling=True))
     assert decision.resizes == ()

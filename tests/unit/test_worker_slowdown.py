@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elps.balance.slowdown import MOST, Recording, Slowdown, Trace, read, text_for
 from elps.contracts.errors import SetupError
 from elps.contracts.ids import AgentId
-from elps.worker.core.slowdown import MOST, Recording, Slowdown, Trace, read, text_for
 from elps.worker.settings import read_settings
 from elps.worker.trainer.emulating import SCHEDULED, Machine, opened, queued_s
 

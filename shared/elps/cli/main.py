@@ -22,6 +22,7 @@ from elps.cli import (
     scaling,
     schema,
     showing,
+    simulating,
     submitting,
     watching,
 )
@@ -46,6 +47,7 @@ LOCAL, STACK, LOOK = "Without a stack", "On the running stack", "Look"
 
 app.command("run", rich_help_panel=LOCAL)(alone.run)
 app.command("check", rich_help_panel=LOCAL)(alone.check)
+app.command("simulate", rich_help_panel=LOCAL)(simulating.simulate)
 app.command("schema", rich_help_panel=LOCAL)(schema.schema)
 app.command("submit", rich_help_panel=STACK)(submitting.submit)
 app.command("kill", rich_help_panel=STACK)(controlling.kill)

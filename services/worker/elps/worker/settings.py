@@ -41,7 +41,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     leave_grace_s: Seconds = 10.0
     """The same when the agent leaves: time to finish or give back the interval."""
     worker_slowdown: str = ""
-    """How its trainers' computations are slowed, to emulate another machine (`elps.worker.core.slowdown`)."""
+    """How its trainers' computations are slowed, to emulate another machine (`elps.balance.slowdown`)."""
 
     @property
     def agent(self) -> AgentId:

@@ -13,12 +13,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import insort
+from collections.abc import Mapping
 from dataclasses import replace
+from heapq import heapify, heappop, heapreplace
 
 from elps.contracts.ids import AgentId, JobId, ShardId
-from elps.scheduler.core.gain import gain
-from elps.scheduler.core.places import by_room, counted, need, refilled_from, spread, too_large
+from elps.scheduler.core.gain import LEAST_GAIN, gain
+from elps.scheduler.core.places import (
+    FreeSlots,
+    Spreading,
+    by_room,
+    counted,
+    need,
+    refilled_from,
+    too_large,
+)
 from elps.scheduler.core.policy import (
     Decision,
     Facts,
@@ -26,11 +36,11 @@ from elps.scheduler.core.policy import (
     QueuedFact,
     Refill,
     Resize,
+    RunningFact,
     Start,
 )
+from elps.scheduler.core.shard_room import ShardRoom
 
-LEAST_GAIN = 0.02
-"""A worker more makes a job faster by this much at least, else it stays free."""
 MARGIN = 1.25
 """So many times what is lost has to be gained before a worker changes its job."""
 GROWS_S, MOVES_S = 1.0, 10.0
@@ -55,18 +65,19 @@ class _Deciding:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._shards = {fact.shard: fact.free for fact in facts.shards}
-        self._agents = {fact.agent: fact.free for fact in facts.agents}
+        self._agents = {fact.agent: fact.free for fact in facts.agents if fact.free > 0}
         self._coming = max(sum(fact.clearing for fact in facts.agents), facts.retiring)
         self._held = {fact.job: fact for fact in facts.held}
-        self._workers = {fact.job: fact.workers for fact in facts.held}
-        self._width = {fact.job: fact.shards for fact in facts.held}
+        self._donors = [fact for fact in facts.held if fact.movable]
+        self._workers: dict[JobId, int] = {}  #: of jobs that are to have others than before
+        self._width: dict[JobId, int] = {}
         self._why: dict[JobId, str] = {}
         self._starts: list[Start] = []
         self._waits: list[tuple[JobId, str]] = []
 
     def decision(self) -> Decision:
         queue = self._queue()
-        refills = self._refill(bool(queue))
+        refills = self._refill(queue)
         waiting = self._start(queue)
         if self._facts.settling:
             told = "the scheduler has just started and is discovering the pool"
@@ -75,7 +86,8 @@ class _Deciding:
             self._grow()
             self._level()
         resizes = tuple(
-            Resize(job, self._workers[job], self._width[job], why) for job, why in self._why.items()
+            Resize(job, self._size(self._held[job]), self._shards_of(self._held[job]), why)
+            for job, why in self._why.items()
         )
         return Decision(tuple(self._starts), tuple(refills), resizes, tuple(self._waits))
 
@@ -89,19 +101,40 @@ class _Deciding:
                 queue.append(job)
         return queue
 
-    def _refill(self, queued: bool) -> list[Refill]:
-        """Give jobs what they lack; while somebody waits, no more than their least, and they do not count on more."""
-        lacking = []
-        for job in sorted(self._facts.running, key=lambda r: self._is_fed(r.job)):
-            known, missing = self._held.get(job.job), job.missing
-            if queued and known is not None and missing:
-                there = known.workers - missing
-                least = max(known.bounds.min, there)
-                if least < known.workers:
-                    self._resize(known, least - known.workers, "others wait for what it lacks")
-                missing = least - there
-            lacking.append(replace(job, missing=missing))
+    def _refill(self, queue: list[QueuedFact]) -> list[Refill]:
+        """Give jobs what they lack; while somebody waits who can be served, no more than their least.
+
+        Then they do not count on more. Were that so while nobody can be served, what is free would go to them (`_grow`)
+        and be given up again each time.
+        """
+        lacking = sorted(self._facts.running, key=lambda r: self._is_fed(r.job))
+        if lacking and queue:
+            bare = [replace(lame, missing=self._lacks_of_least(lame)) for lame in lacking]
+            shards, agents = dict(self._shards), dict(self._agents)
+            refilled_from(shards, agents, bare)
+            if self._can_serve(queue[0], shards, agents):
+                for lame, least in zip(lacking, bare, strict=True):
+                    if least.missing < lame.missing:
+                        by = least.missing - lame.missing
+                        self._resize(self._held[lame.job], by, "others wait for what it lacks")
+                lacking = bare
         return refilled_from(self._shards, self._agents, lacking)
+
+    def _lacks_of_least(self, lame: RunningFact) -> int:
+        """Workers that a job needs to have its least."""
+        known = self._held.get(lame.job)
+        if known is None:
+            return lame.missing
+        return min(lame.missing, max(0, known.bounds.min - (known.workers - lame.missing)))
+
+    def _can_serve(
+        self, job: QueuedFact, shards: Mapping[ShardId, int], agents: Mapping[AgentId, int]
+    ) -> bool:
+        """Whether a job can be given its least of what is free there and what others can give up."""
+        missing = {lame.job: lame.missing for lame in self._facts.running}
+        spare = sum(max(0, j.workers - missing.get(j.job, 0) - j.bounds.min) for j in self._donors)
+        enough = job.workers.min <= sum(agents.values()) + self._coming + spare
+        return enough and ShardRoom(self._facts, shards, self._donors).take(job.shards.min)
 
     def _is_fed(self, job: JobId) -> bool:
         return job in self._held and self._held[job].fed
@@ -111,18 +144,17 @@ class _Deciding:
     def _start(self, queue: list[QueuedFact]) -> list[QueuedFact]:
         """Start whoever can be started; returns the others, in order."""
         waiting: list[QueuedFact] = []
+        free = Spreading(self._agents)
         for n, job in enumerate(queue):
-            shards, slots = by_room(self._shards), sum(self._agents.values())
-            if waiting or len(shards) < job.shards.min or slots < job.workers.min:
+            shards = by_room(self._shards) if not waiting else ()
+            if waiting or len(shards) < job.shards.min or free.left < job.workers.min:
                 waiting.append(job)
                 continue
-            share = slots // (len(queue) - n)
-            agents = spread(self._agents, max(job.workers.min, min(job.workers.max, share)), ())
+            share = free.left // (len(queue) - n)
+            agents = free.take(max(job.workers.min, min(job.workers.max, share)))
             shards = shards[: job.shards.max]
             for shard in shards:
                 self._shards[shard] -= 1
-            for agent in agents:
-                self._agents[agent] -= 1
             what = "has given its feedback before" if job.fed else "a newcomer"
             reason = f"{what}; {counted(len(shards), 'shard')} and {counted(len(agents), 'worker slot')} were free"
             self._starts.append(Start(job.job, shards, agents, reason))
@@ -131,8 +163,8 @@ class _Deciding:
     def _take_for(self, waiting: list[QueuedFact]) -> bool:
         """Have running jobs give up what those in front of the queue need; False if the first cannot be served."""
         free = sum(self._agents.values()) + self._coming
-        spare = sum(self._workers[j.job] - j.bounds.min for j in self._donors())
-        shards = _Shards(self._facts, self._shards, self._donors())
+        spare = sum(self._size(j) - j.bounds.min for j in self._donors)
+        shards = ShardRoom(self._facts, self._shards, self._donors)
         needed = wished = 0
         for n, job in enumerate(waiting):
             lacking = needed + job.workers.min - free - spare
@@ -150,147 +182,121 @@ class _Deciding:
             behind = "behind earlier jobs that cannot be served yet"
             self._waits += [(w.job, behind) for w in waiting[max(n, 1) :]]
             break
-        for n in range(max(0, needed + wished - free)):
-            more_than_fair = self._fair(len(waiting)) if n >= needed - free else 0
-            if not self._give_up_worker(waiting[0].job, more_than_fair):
-                break
+        for_least, for_share = max(0, needed - free), max(0, needed + wished - free)
+        given = self._give_up(waiting[0].job, for_least, 0)
+        if given == for_least:
+            self._give_up(waiting[0].job, for_share - given, self._fair(len(waiting)))
         for donor in shards.given_up:
             self._resize(donor, 0, f"gives way to {waiting[0].job}", shards=-1)
         return needed > 0
 
-    def _donors(self) -> list[HeldFact]:
-        return [j for j in self._held.values() if j.movable]
+    def _size(self, job: HeldFact) -> int:
+        """Workers that it is to have."""
+        return self._workers.get(job.job, job.workers)
+
+    def _shards_of(self, job: HeldFact) -> int:
+        return self._width.get(job.job, job.shards)
 
     def _fair(self, newcomers: int) -> int:
         """Worker slots of each job, if all had the same."""
-        slots = sum(fact.slots for fact in self._facts.agents)
-        return slots // (len(self._held) + len(self._starts) + newcomers)
+        return self._facts.worker_slots // (len(self._held) + len(self._starts) + newcomers)
 
-    def _give_up_worker(self, to: JobId, above: int) -> bool:
-        """Take one from a job that has more than its least, and more than so many; False if none has.
+    def _give_up(self, to: JobId, number: int, above: int) -> int:
+        """Take so many workers from jobs that have more than their least, and more than `above`; returns how many.
 
         What a newcomer is given beyond its least is taken only from jobs that have given their feedback.
         """
+        if number <= 0:
+            return 0
+        size = self._workers.get
         able = [
-            j
-            for j in self._donors()
-            if self._workers[j.job] > max(j.bounds.min, above) and (j.fed or not above)
+            self._price(j)
+            for j in self._donors
+            if size(j.job, j.workers) > max(j.bounds.min, above) and (j.fed or not above)
         ]
-        if not able:
-            return False
-        donor = min(able, key=lambda j: (not j.fed, self._loss(j), j.job))
-        self._resize(donor, -1, f"gives way to {to}")
-        return True
+        heapify(able)
+        for given in range(number):
+            if not able:
+                return given
+            donor = self._held[able[0][2]]
+            self._resize(donor, -1, f"gives way to {to}")
+            if self._size(donor) > max(donor.bounds.min, above):
+                heapreplace(able, self._price(donor))
+            else:
+                heappop(able)
+        return number
+
+    def _price(self, job: HeldFact) -> tuple[bool, float, JobId]:
+        """Of a worker fewer: the job with the least gives way."""
+        now = self._workers.get(job.job)
+        if now is None:
+            return job.price
+        return not job.fed, job.weight * gain(job.rates, now - 1, now), job.job
 
     # --- the others ---------------------------------------------------------------------------------------------------
 
     def _grow(self) -> None:
         """Give what is free to whoever gains most by it."""
-        left = dict(self._agents)
-        for _ in range(sum(left.values())):
-            able = [
-                j
-                for j in self._receivers(GROWS_S)
-                if self._gain(j, weighted=False) > LEAST_GAIN and _usable(left, j)
-            ]
-            if not able:
-                break
-            best = max(able, key=lambda j: (self._gain(j), j.job))
-            left[_usable(left, best)[0]] -= 1
-            self._resize(best, 1, "a slot is free")
-        for job in self._held.values():
-            if not (job.movable and job.calm_s >= MOVES_S and not self._why.get(job.job)):
+        free = FreeSlots(self._agents)
+        able = self._receivers(GROWS_S) if free.left else []
+        ranked = sorted([(_weight(j) * j.gained, j.job) for j in able if j.gained > LEAST_GAIN])
+        while ranked and free.left:
+            best = self._held[ranked.pop()[1]]
+            if not free.take(best):
                 continue
-            if self._width[job.job] < job.shard_bounds.max and job.room:
+            self._resize(best, 1, "a slot is free")
+            size = self._size(best)
+            if size < best.bounds.max and (gained := gain(best.rates, size, size + 1)) > LEAST_GAIN:
+                insort(ranked, (_weight(best) * gained, best.job))
+        for job in self._facts.held:
+            if not (
+                job.room and job.movable and job.calm_s >= MOVES_S and job.job not in self._why
+            ):
+                continue
+            if self._shards_of(job) < job.shard_bounds.max:
                 self._resize(job, 0, "a shard is free", shards=1)
                 return
 
     def _level(self) -> None:
         """Let one worker change its job, if that pays."""
-        able = [j for j in self._receivers(MOVES_S) if j.job not in self._why]
+        if self._coming:
+            return
+        free = FreeSlots(self._agents)
+        able = self._receivers(MOVES_S)
+        if not able or (free.left and any(free.usable(j) for j in able)):
+            return
         donors = [
             j
-            for j in self._donors()
-            if self._workers[j.job] > j.bounds.min
-            and j.calm_s >= MOVES_S
-            and j.job not in self._why
+            for j in self._donors
+            if j.workers > j.bounds.min and j.calm_s >= MOVES_S and j.job not in self._why
         ]
-        if self._coming or not able or not donors or any(_usable(self._agents, j) for j in able):
+        if not donors:
             return
-        to = max(able, key=lambda j: (self._gain(j), j.job))
-        donor = min(donors, key=lambda j: (self._loss(j), j.job))
-        pays = self._gain(to) > MARGIN * self._loss(donor)
-        if to.job != donor.job and pays and self._gain(to, weighted=False) > LEAST_GAIN:
-            self._resize(donor, -1, f"{to.job} gains more by it")
-            self._resize(to, 1, f"gains more by it than {donor.job}")
+        gained, to = max([(_weight(j) * j.gained, j.job) for j in able])
+        lost, donor = min([(_weight(j) * j.lost, j.job) for j in donors])
+        if to != donor and gained > MARGIN * lost and self._held[to].gained > LEAST_GAIN:
+            self._resize(self._held[donor], -1, f"{to} gains more by it")
+            self._resize(self._held[to], 1, f"gains more by it than {donor}")
 
     def _receivers(self, calm_s: float) -> list[HeldFact]:
-        lacking = {r.job for r in self._facts.running if r.missing}
+        """Jobs that can be given a worker more, whose sizes are as they were told."""
+        barred = {lame.job for lame in self._facts.running if lame.missing} | self._why.keys()
         return [
             j
-            for j in self._held.values()
-            if j.growable
-            and self._workers[j.job] < j.bounds.max
-            and j.job not in lacking
+            for j in self._facts.held
+            if j.workers < j.bounds.max
             and (j.calm_s >= calm_s or not j.fed)
+            and j.growable
+            and j.job not in barred
         ]
-
-    def _weight(self, job: HeldFact) -> float:
-        return job.weight * (1.0 if job.fed else UNFED)
-
-    def _gain(self, job: HeldFact, *, weighted: bool = True) -> float:
-        """Of a worker more."""
-        now = self._workers[job.job]
-        return (self._weight(job) if weighted else 1.0) * gain(job.rates, now, now + 1)
-
-    def _loss(self, job: HeldFact) -> float:
-        """By a worker fewer."""
-        now = self._workers[job.job]
-        return self._weight(job) * gain(job.rates, now - 1, now)
 
     def _resize(self, job: HeldFact, by: int, why: str, *, shards: int = 0) -> None:
         """So many workers, and shards, more or fewer; all reasons are told."""
-        self._workers[job.job] += by
-        self._width[job.job] += shards
+        self._workers[job.job] = self._size(job) + by
+        self._width[job.job] = self._shards_of(job) + shards
         before = self._why.get(job.job)
         self._why[job.job] = why if before in (None, why) else f"{before}; {why}"
 
 
-def _usable(agents: Mapping[AgentId, int], job: HeldFact) -> list[AgentId]:
-    """Agents with a free slot on which the job's trainers may start."""
-    return [agent for agent, free in agents.items() if free > 0 and agent not in job.avoid]
-
-
-class _Shards:
-    """Slots of shards that are there, on their way, or can be given up, as jobs are counted off them."""
-
-    def __init__(
-        self, facts: Facts, free: Mapping[ShardId, int], donors: Sequence[HeldFact]
-    ) -> None:
-        self._left = {f.shard: max(0, free[f.shard]) + f.clearing for f in facts.shards}
-        self._moving = facts.shards_moving  #: slots that come, of whatever shards
-        self._able = sorted(
-            (j for j in donors if j.shards > j.shard_bounds.min and j.gives),
-            key=lambda j: (not j.fed, -j.shards, j.job),
-        )
-        self.given_up: list[HeldFact] = []
-
-    def take(self, number: int) -> bool:
-        """Slots of so many different shards; False, and nothing is taken, if they cannot be had."""
-        there = sorted((s for s in self._left if self._left[s] > 0), key=lambda s: -self._left[s])
-        lacking = number - len(there)
-        moving = min(max(lacking, 0), self._moving)
-        found: list[HeldFact] = []
-        for donor in self._able:
-            if lacking - moving - len(found) <= 0:
-                break
-            new = donor.gives[0] not in (*there, *(j.gives[0] for j in found))
-            if new and donor not in self.given_up:
-                found.append(donor)
-        if lacking - moving - len(found) > 0:
-            return False
-        for shard in there[:number]:
-            self._left[shard] -= 1
-        self._moving -= moving
-        self.given_up += found
-        return True
+def _weight(job: HeldFact) -> float:
+    return job.weight if job.fed else job.weight * UNFED

@@ -7,6 +7,7 @@ from elps.contracts.state import JobRecord, JobState
 from elps.scheduler.core import resizing
 from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import Moment
+from elps.scheduler.core.known import Live
 from elps.scheduler.core.policy import (
     AgentFact,
     Facts,
@@ -34,7 +35,7 @@ def facts_of(book: Book, policy: Policy, now: Moment) -> Facts | None:
 def all_facts(book: Book, now: Moment, *, held: bool) -> Facts:
     """What a policy can know; with `held` the jobs with a place, too, which not every one asks for."""
     queued = tuple(
-        _queued(book.records[job])
+        _queued(book.records[job], live)
         for job, live in book.live.items()
         if book.records[job].state is JobState.QUEUED and live.reservation is None
     )
@@ -86,7 +87,7 @@ def all_facts(book: Book, now: Moment, *, held: bool) -> Facts:
     )
 
 
-def _queued(record: JobRecord) -> QueuedFact:
+def _queued(record: JobRecord, live: Live) -> QueuedFact:
     """What a job asks for: from its least to the size it is pinned at, if it is, else to its most."""
     shards, workers, pinned = record.document.shards, record.document.workers, record.pinned
     return QueuedFact(
@@ -95,7 +96,17 @@ def _queued(record: JobRecord) -> QueuedFact:
         Size(min=workers.min, max=workers.max if pinned.workers is None else pinned.workers),
         fed=record.fed_at is not None,
         group=record.document.group,
+        weight=record.document.weight,
+        rates=live.speeds.rates,
+        left=_left(record),
     )
+
+
+def _left(record: JobRecord) -> float | None:
+    """Iterations that a job has to go, should it not be stopped before; passes are counted once its data is open."""
+    if whole := record.document.iterations or record.progress.iterations:
+        return float(max(0, whole - record.progress.iteration))
+    return None
 
 
 def _held(book: Book, now: Moment) -> tuple[HeldFact, ...]:
@@ -123,6 +134,7 @@ def _held(book: Book, now: Moment) -> tuple[HeldFact, ...]:
                 calm_s=now.mono - live.resized_at,
                 movable=runs and reign.begun_at is not None and reign.lead is not None,
                 growable=runs,
+                left=_left(record),
             )
         )
     return tuple(out)
@@ -145,6 +157,8 @@ def _about_to_start(book: Book) -> list[HeldFact]:
                 fed=record.fed_at is not None,
                 weight=asked.weight,
                 group=asked.group,
+                rates=live.speeds.rates,
+                left=_left(record),
                 movable=False,
                 growable=False,
             )

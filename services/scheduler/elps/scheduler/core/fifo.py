@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from elps.contracts.ids import JobId
 from elps.scheduler.core.places import (
+    Spreading,
     by_room,
     counted,
     obstacle,
     refilled_from,
-    spread,
     too_large,
 )
 from elps.scheduler.core.policy import Decision, Facts, Start
@@ -36,6 +36,7 @@ class Fifo:
         starts: list[Start] = []
         waits: list[tuple[JobId, str]] = []
         blocked = False
+        free = Spreading(agents)
         for queued in facts.queued:
             if reason := too_large(queued, facts):
                 waits.append((queued.job, reason))
@@ -48,11 +49,9 @@ class Fifo:
                 blocked = True
                 continue
             on = by_room(shards)[: queued.shards.max]
-            at = spread(agents, queued.workers.max, ())
+            at = free.take(queued.workers.max)
             for shard in on:
                 shards[shard] -= 1
-            for agent in at:
-                agents[agent] -= 1
             place = "first in the queue" + (" that the pool can hold" if waits else "")
             reason = f"{place}; {counted(len(on), 'shard')} and {counted(len(at), 'worker slot')} were free"
             starts.append(Start(queued.job, on, at, reason))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 SERIAL = 0.1
 """Share of an iteration that more workers do not shorten, as long as one number of workers was measured or none."""
@@ -16,6 +17,11 @@ FADES_S = 300.0
 """A rate that was not measured anew for so long is forgotten: a job's iterations change with time."""
 NEWEST = 0.3
 """Weight of the newest measurement."""
+
+LEAST_GAIN = 0.02
+"""A worker more makes a job faster by this much at least, else it stays free."""
+REMEMBERED = 16_384
+"""Fits that are kept, since each decision asks for the same ones again."""
 
 SLOWEST, FASTEST = 1e-9, 1e9
 """Iterations per second that can be believed."""
@@ -63,14 +69,21 @@ class Speeds:
 
 def time_s(rates: Rates, workers: int) -> float:
     """Seconds of an iteration with so many workers; in any unit while nothing was measured."""
-    known = {n: 1 / rate for n, rate in rates if n > 0 and SLOWEST < rate < FASTEST}
-    fixed, shared = _fitted(sorted(known.items()))
+    fixed, shared = fitted(tuple(rates))
     return fixed + shared / max(workers, 1)
 
 
 def gain(rates: Rates, before: int, after: int) -> float:
     """Logarithm of how many times as fast a job would be with another number of workers."""
-    return math.log(time_s(rates, before) / time_s(rates, after))
+    fixed, shared = fitted(tuple(rates))
+    return math.log((fixed + shared / max(before, 1)) / (fixed + shared / max(after, 1)))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def fitted(rates: tuple[tuple[int, float], ...]) -> tuple[float, float]:
+    """The part of an iteration's time that more workers do not shorten, and the one that they share; in seconds."""
+    known = {n: 1 / rate for n, rate in rates if n > 0 and SLOWEST < rate < FASTEST}
+    return _fitted(sorted(known.items()))
 
 
 def _fitted(known: Sequence[tuple[int, float]]) -> tuple[float, float]:

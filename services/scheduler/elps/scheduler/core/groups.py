@@ -8,7 +8,7 @@ nothing is taken from a group that is over its quota, which may have been lowere
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from elps.contracts.ids import JobId
@@ -69,13 +69,14 @@ class Grouped:
         """See `Policy.decide`."""
         left = {name: _Left(group, name, facts) for name, group in self._groups.items()}
         queued, waits = [], list[tuple[JobId, str]]()
+        weights = self._weights([*facts.held, *facts.queued])
         for job in facts.queued:
             group = left.get(job.group)
             if group is not None and (why := group.too_much(job)):
                 waits.append((job.job, why))
             else:
-                queued.append(group.narrowed(job) if group is not None else job)
-        weights = self._weights(facts)
+                kept = group.narrowed(job) if group is not None else job
+                queued.append(replace(kept, weight=weights[job.job]))
         held = [
             replace(left[j.group].bounded(j) if j.group in left else j, weight=weights[j.job])
             for j in facts.held
@@ -105,12 +106,12 @@ class Grouped:
             return decision  # it would not be enough
         return replace(decision, resizes=(*decision.resizes, *gives))
 
-    def _weights(self, facts: Facts) -> dict[JobId, float]:
+    def _weights(self, jobs: Sequence[HeldFact | QueuedFact]) -> dict[JobId, float]:
         sums: dict[str, float] = {}
-        for job in facts.held:
+        for job in jobs:
             sums[job.group] = sums.get(job.group, 0.0) + job.weight
         weights = {}
-        for job in facts.held:
+        for job in jobs:
             group = self._groups.get(job.group)
             shared = group is not None and group.weight is not None
             weights[job.job] = (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping
+from heapq import heapify, heappop, heappush, heapreplace
 
 from elps.contracts.ids import AgentId, ShardId
-from elps.scheduler.core.policy import Facts, QueuedFact, Refill, RunningFact
+from elps.scheduler.core.policy import Facts, HeldFact, QueuedFact, Refill, RunningFact
 
 
 def refilled_from(
@@ -47,18 +49,83 @@ def spread(
     free: Mapping[AgentId, int], count: int, present: tuple[AgentId, ...]
 ) -> tuple[AgentId, ...]:
     """Up to `count` slots, each on the agent with the fewest workers of the job, then with the most free slots."""
-    left = dict(free)
-    workers = {agent: present.count(agent) for agent in free}
+    if count <= 0:
+        return ()
+    there = Counter(present)
+    heap = [(there[agent], -left, agent) for agent, left in free.items() if left > 0]
+    heapify(heap)
     taken: list[AgentId] = []
-    while len(taken) < count:
-        candidates = [agent for agent in left if left[agent] > 0]
-        if not candidates:
-            break
-        best = min(candidates, key=lambda agent: (workers[agent], -left[agent], agent))
-        left[best] -= 1
-        workers[best] += 1
-        taken.append(best)
+    while heap and len(taken) < count:
+        workers, minus_left, agent = heap[0]
+        taken.append(agent)
+        if minus_left < -1:
+            heapreplace(heap, (workers + 1, minus_left + 1, agent))
+        else:
+            heappop(heap)
     return tuple(taken)
+
+
+class Spreading:
+    """The same for one new job after the other, from counts that are lowered by what each is given."""
+
+    def __init__(self, free: MutableMapping[AgentId, int]) -> None:
+        """Nothing else may change the counts meanwhile."""
+        self._free = free
+        self._heap = [(-left, agent) for agent, left in free.items() if left > 0]
+        heapify(self._heap)
+        self.left = -sum(minus for minus, _ in self._heap)
+        """Free slots in all."""
+
+    def take(self, count: int) -> tuple[AgentId, ...]:
+        """Up to so many slots."""
+        taken: list[AgentId] = []
+        given: list[
+            tuple[int, AgentId]
+        ] = []  #: agents that have one more of the job's workers than those in the heap
+        while len(taken) < count:
+            if not self._heap:
+                if not given:
+                    break
+                self._heap, given = given, []
+                heapify(self._heap)
+            minus_left, agent = heappop(self._heap)
+            taken.append(agent)
+            self._free[agent] -= 1
+            if minus_left < -1:
+                given.append((minus_left + 1, agent))
+        for entry in given:
+            heappush(self._heap, entry)
+        self.left -= len(taken)
+        return tuple(taken)
+
+
+class FreeSlots:
+    """Free slots, in the order of their agents."""
+
+    def __init__(self, agents: Mapping[AgentId, int]) -> None:
+        self._order = [agent for agent, free in agents.items() if free > 0]
+        self._free = {agent: agents[agent] for agent in self._order}
+        self._first = 0  #: those before it have none
+        self.left = sum(self._free.values())
+
+    def usable(self, job: HeldFact) -> AgentId | None:
+        """The first agent with a free slot on which the job's trainers may start."""
+        while self._first < len(self._order) and not self._free[self._order[self._first]]:
+            self._first += 1
+        for n in range(self._first, len(self._order)):
+            agent = self._order[n]
+            if self._free[agent] and agent not in job.avoid:
+                return agent
+        return None
+
+    def take(self, job: HeldFact) -> bool:
+        """One of them; False if the job can use none."""
+        agent = self.usable(job)
+        if agent is None:
+            return False
+        self._free[agent] -= 1
+        self.left -= 1
+        return True
 
 
 def too_large(job: QueuedFact, facts: Facts) -> str | None:
@@ -66,9 +133,9 @@ def too_large(job: QueuedFact, facts: Facts) -> str | None:
     if facts.settling:
         return None
     lacking = []
-    if (shards := sum(fact.slots > 0 for fact in facts.shards)) < job.shards.min:
+    if (shards := facts.shard_processes) < job.shards.min:
         lacking.append(f"shards (there are {shards} in all)")
-    if (slots := sum(fact.slots for fact in facts.agents)) < job.workers.min:
+    if (slots := facts.worker_slots) < job.workers.min:
         lacking.append(f"worker slots (there are {slots} in all)")
     if not lacking:
         return None

@@ -1,15 +1,20 @@
 """Who gets what: a pure function of facts. This is what a policy is told and may decide; `policies` has all there are.
 
 A policy proposes only what the facts show to be free; the core applies a decision whole, within the same event.
+
+Facts never change, so they remember what was computed of them: whoever tells of what has not changed by the same
+objects as before has the next decision sooner.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from elps.contracts.ids import AgentId, JobId, ShardId
 from elps.contracts.job import Pool as Size
+from elps.scheduler.core.gain import fitted, gain
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,21 @@ class QueuedFact:
     fed: bool = False
     """It has given its early feedback before."""
     group: str = ""
+    weight: float = 1.0
+    rates: tuple[tuple[int, float], ...] = ()
+    """As of `HeldFact`, if it had a place before."""
+    left: float | None = None
+    """Iterations that it has to go; None: nobody knows yet."""
+
+    @cached_property
+    def parts_s(self) -> tuple[float, float]:
+        """As of `HeldFact`."""
+        return fitted(self.rates)
+
+    @cached_property
+    def work(self) -> float | None:
+        """Seconds that it has to go, had it one worker; None: not known."""
+        return work_of(self.left, self.rates, self.parts_s)
 
 
 @dataclass(frozen=True)
@@ -74,6 +94,43 @@ class HeldFact:
     """It trains, and can give something up now."""
     growable: bool = True
     """It trains or is starting, and can be given more."""
+    left: float | None = None
+    """Iterations that it has to go; None: nobody knows yet."""
+
+    @cached_property
+    def parts_s(self) -> tuple[float, float]:
+        """Of an iteration's time, as fitted: what workers do not shorten, and what they share."""
+        return fitted(self.rates)
+
+    @cached_property
+    def work(self) -> float | None:
+        """Seconds that it has to go, had it one worker; None: not known."""
+        return work_of(self.left, self.rates, self.parts_s)
+
+    @cached_property
+    def least(self) -> int:
+        """Workers that it keeps whatever is decided now."""
+        return min(self.bounds.min, self.workers) if self.movable else self.workers
+
+    @cached_property
+    def most(self) -> int:
+        """Workers that it can be given now; not below what it keeps."""
+        return max(self.bounds.max, self.least) if self.growable else self.workers
+
+    @cached_property
+    def gained(self) -> float:
+        """By a worker more, as `gain`."""
+        return gain(self.rates, self.workers, self.workers + 1)
+
+    @cached_property
+    def lost(self) -> float:
+        """By a worker fewer."""
+        return gain(self.rates, self.workers - 1, self.workers)
+
+    @cached_property
+    def price(self) -> tuple[bool, float, JobId]:
+        """What a worker fewer costs, to compare: those without feedback last, then by weight times what is lost."""
+        return not self.fed, self.weight * self.lost, self.job
 
 
 @dataclass(frozen=True)
@@ -108,6 +165,20 @@ class Facts:
     """Slots of shards that are to be left once the partitions have moved."""
     settling: bool = False
     """The scheduler started just now and members are still being discovered."""
+    all_slots: int | None = None
+    """Worker slots of the whole pool, where `agents` are only those with something free or clearing; None: all are."""
+
+    @cached_property
+    def worker_slots(self) -> int:
+        """Of the whole pool."""
+        if self.all_slots is not None:
+            return self.all_slots
+        return sum(fact.slots for fact in self.agents)
+
+    @cached_property
+    def shard_processes(self) -> int:
+        """That can be given jobs at all."""
+        return sum(fact.slots > 0 for fact in self.shards)
 
 
 @dataclass(frozen=True)
@@ -151,6 +222,15 @@ class Decision:
     resizes: tuple[Resize, ...] = ()
     waits: tuple[tuple[JobId, str], ...] = ()
     """Queued jobs that get nothing now, each with its reason."""
+
+
+def work_of(
+    left: float | None, rates: tuple[tuple[int, float], ...], parts_s: tuple[float, float]
+) -> float | None:
+    """Iterations left times the fitted time of one with one worker; None where either is not known."""
+    if left is None or not rates:
+        return None
+    return max(left, 1.0) * (parts_s[0] + parts_s[1])
 
 
 class Policy(Protocol):

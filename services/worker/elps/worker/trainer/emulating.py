@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from elps.balance.slowdown import Recording, Slowdown, Step, read, text_for
 from elps.contracts.errors import SetupError
 from elps.contracts.ids import AgentId
-from elps.worker.core.slowdown import Recording, Slowdown, Step, read, text_for
 
 VARIABLE = "ELPS_WORKER_SLOWDOWN"
 REAL = Step(1.0, 1.0)

@@ -1,0 +1,349 @@
+"""The course of a simulated cluster: events in virtual time, and the policy asked when the scheduler would ask it.
+
+It is the policy that is run, not the whole core: the core goes through all heartbeats of all members, some million an
+hour for a thousand workers, and its books would take hours for what takes seconds here. The policy is told the same
+facts, asked as often (`placing`), and what it decides is carried out by the same rules: a worker that is given up ends
+its iteration first, one that is added gets ready while the others train, partitions leave a shard while the job trains.
+
+Left out: failures, terms, messages, and the noise of what is measured: a rate is known exactly, as soon as the core
+would know it.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from heapq import heappop, heappush
+from itertools import count
+
+from elps.balance.slowdown import Slowdown, Step
+from elps.contracts.ids import AgentId, JobId
+from elps.scheduler.core.eps import GROWS_S, MOVES_S
+from elps.scheduler.core.facts import LOOK_S
+from elps.scheduler.core.policy import Decision, Policy, Refill, Resize, Start
+from elps.scheduler.simulator.facing import Teller
+from elps.scheduler.simulator.outcome import Ended, Outcome
+from elps.scheduler.simulator.running import Running
+from elps.scheduler.simulator.slots import Slots
+from elps.scheduler.simulator.workload import Job, Workload
+
+IDLE_LOOK_S = 30.0
+"""While nothing happens and the last decision was to do nothing, the policy is asked so often."""
+
+
+class Simulation:
+    """One workload under one policy."""
+
+    def __init__(self, workload: Workload, policy: Policy) -> None:
+        self.workload, self.policy = workload, policy
+        self.slots = Slots(workload.cluster)
+        self.now = 0.0
+        self.queue: dict[JobId, Job] = {}
+        self.held: dict[JobId, Running] = {}
+        self.ended: list[Ended] = []
+        self.decisions = 0
+        self._order: list[tuple[int, JobId]] = []  #: of those that have a place, by arrival
+        self._arrival = {job.id: n for n, job in enumerate(workload.jobs)}
+        self._teller = Teller(resizes=policy.resizes)
+        self._heap: list[tuple[float, int, str, JobId | None, int]] = []
+        self._numbers = count()
+        self._asked_at = -math.inf
+        self._looks: set[float] = set()  #: when the policy is asked although nothing happens
+        self._idle_at = math.inf  #: the one of them that comes if nothing else does
+        for job in workload.jobs:
+            self._foresee(job.at_s, "arrives", job.id)
+        if any(not constant(pattern) for pattern in workload.cluster.slowdowns):
+            self._foresee(workload.cluster.weather_s, "weather")
+        self._jobs = {job.id: job for job in workload.jobs}
+
+    def run(self) -> Outcome:
+        """To the end of the last job; `RuntimeError` if some can never start."""
+        while len(self.ended) < len(self.workload.jobs):
+            if not self.step():
+                waiting = ", ".join(list(self.queue)[:5])
+                raise RuntimeError(f"nothing happens any more, and these never started: {waiting}")
+        return Outcome(
+            self.workload.name,
+            self.policy.name,
+            self.workload.cluster.workers,
+            tuple(sorted(self.ended, key=lambda e: self._arrival[e.job.id])),
+            self.now,
+            self.slots.used_s,
+            self.decisions,
+        )
+
+    def step(self) -> bool:
+        """All that happens at the next moment, and what is decided then; False if nothing will."""
+        if not self._heap or (not self.held and not self._arrivals_left()):
+            return False
+        self.now = now = self._heap[0][0]
+        self.slots.pass_time(now)
+        changed = False
+        while self._heap and self._heap[0][0] <= now:
+            _, _, what, job, stamp = heappop(self._heap)
+            changed |= self._happens(what, job, stamp)
+        if changed or now in self._looks:
+            self._looks.discard(now)
+            self._consider()
+        return True
+
+    def _arrivals_left(self) -> bool:
+        return len(self.ended) + len(self.queue) < len(self.workload.jobs)
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+
+    def _foresee(self, at: float, what: str, job: JobId | None = None, stamp: int = 0) -> None:
+        if at < math.inf:
+            heappush(self._heap, (at, next(self._numbers), what, job, stamp))
+
+    def _happens(self, what: str, job: JobId | None, stamp: int) -> bool:
+        """One thing; whether a policy might decide otherwise than before."""
+        if job is None:
+            if what == "weather":
+                self._weather()
+            return False
+        if what == "arrives":
+            self.queue[job] = self._jobs[job]
+            return True
+        run = self.held.get(job)
+        if run is None:
+            return False
+        run.advance(self.now)
+        if what == "ready":
+            self._ready(run, stamp)
+            return False
+        if what == "moved":
+            self._moved(run)
+        elif stamp == run.stamp:
+            self._as_foreseen(run, what)
+        else:
+            return False
+        self._teller.forget(job)
+        return True
+
+    def _as_foreseen(self, run: Running, what: str) -> None:
+        """Something on a job's course that nothing has changed since."""
+        match what:
+            case "begins":
+                run.begun_at = self.now
+                self._course(run)
+            case "left":
+                self.slots.take_back(run.job.id, run.leaving)
+                run.leaving = []
+                self._changed(run)
+            case "measured":
+                run.note_rate(self.now)
+            case "fed":
+                run.fed_at = self.now
+            case "ends":
+                self._end(run)
+
+    def _weather(self) -> None:
+        """Workers have become faster or slower."""
+        for run in self.held.values():
+            run.advance(self.now)
+            if run.begun_at is not None and self._rate(run) != run.rate:
+                self._course(run)
+                if run.count_at_work in run.rates:
+                    run.note_rate(self.now)
+                self._teller.forget(run.job.id)
+        if self.held or self._arrivals_left():
+            self._foresee(self.now + self.workload.cluster.weather_s, "weather")
+
+    def _moved(self, run: Running) -> None:
+        self.slots.leave(run.job.id, run.emptied)
+        run.emptied = []
+        self._changed(run)
+
+    def _ready(self, run: Running, number: int) -> None:
+        """So many of its newcomers take part now."""
+        run.joining -= min(number, run.joining)
+        if run.begun_at is not None:
+            self._changed(run)
+
+    def _changed(self, run: Running) -> None:
+        """The workers or shards that take part are others now."""
+        if not self.workload.costs.restart:
+            run.block(run.change_cost_s(self.workload.costs))
+        self._course(run)
+        self._teller.forget(run.job.id)
+
+    def _rate(self, run: Running) -> float:
+        """Iterations per second with the workers at work."""
+        cluster, there = self.workload.cluster, run.at_work
+        if not there:
+            return 0.0
+        apart, computing = run.job.profile.parts_s(len(there), max(1, len(run.shards)))
+        if cluster.slowdowns:
+            factors = [
+                cluster.slowdowns[self.slots.number(agent) % len(cluster.slowdowns)].factor(
+                    self.now
+                )
+                for agent in there
+            ]
+            if cluster.balanced:
+                computing *= len(factors) / sum(1 / factor for factor in factors)
+            else:
+                computing *= max(factors)
+        return 1 / (apart + computing)
+
+    def _course(self, run: Running) -> None:
+        """Foresee anew what comes, after its speed may have changed; it has advanced to now."""
+        run.stamp += 1
+        run.rate = self._rate(run)
+        if not run.rate:
+            return
+        job, stamp = run.job.id, run.stamp
+        if run.fed_at is None:
+            self._foresee(run.reached_at(run.job.feedback), "fed", job, stamp)
+        self._foresee(run.reached_at(run.iterations), "ends", job, stamp)
+        if run.stopped_until > self.now:
+            self._foresee(run.stopped_until, "goes on", job, stamp)
+        if run.leaving:
+            self._foresee(run.boundary_at(), "left", job, stamp)
+        if run.count_at_work not in run.rates:
+            since = max(self.now, run.blocked_until)
+            self._foresee(since + run.measured_after_s(), "measured", job, stamp)
+
+    def _end(self, run: Running) -> None:
+        job = run.job
+        self.slots.take_back(job.id, [*run.agents, *run.leaving])
+        self.slots.leave(job.id, [*run.shards, *run.emptied])
+        del self.held[job.id]
+        entry = (run.order, job.id)
+        del self._order[bisect_left(self._order, entry)]
+        self.ended.append(Ended.of(run, self.now))
+
+    # --- what is decided ----------------------------------------------------------------------------------------------
+
+    def _consider(self) -> None:
+        """As the core does: at once when somebody waits or lacks something, else every `LOOK_S`."""
+        wants = bool(self.queue) or any(
+            len(run.agents) < run.size or len(run.shards) < run.width for run in self.held.values()
+        )
+        if not wants:
+            if not self.policy.resizes or not self.held:
+                return
+            if self.now < self._asked_at + LOOK_S:
+                self._look_at(self._asked_at + LOOK_S)
+                return
+        self._asked_at = self.now
+        acted = self._decide()
+        if not self.policy.resizes:
+            return
+        if acted:
+            self._look_at(self.now + LOOK_S)
+        elif self._idle_at <= self.now or self._idle_at == math.inf:
+            self._idle_at = self.now + IDLE_LOOK_S
+            self._look_at(self._idle_at)
+
+    def _look_at(self, at: float) -> None:
+        if at not in self._looks:
+            self._looks.add(at)
+            self._foresee(at, "look")
+
+    def _decide(self) -> bool:
+        """Ask, carry out, and where sizes changed ask once more; whether anything was changed."""
+        acted = False
+        for _ in range(2):
+            ordered = [self.held[job] for _, job in self._order]
+            facts = self._teller.facts(self.slots, self.queue.values(), ordered, self.now)
+            decision = self.policy.decide(facts)
+            self.decisions += 1
+            acted |= bool(decision.starts or decision.refills or decision.resizes)
+            self._apply(decision)
+            if not decision.resizes:
+                break
+        return acted
+
+    def _apply(self, decision: Decision) -> None:
+        for refill in decision.refills:
+            self._refill(refill)
+        for start in decision.starts:
+            self._start(start)
+        for resize in decision.resizes:
+            self._resize(resize)
+
+    def _start(self, start: Start) -> None:
+        job = self.queue.pop(start.job)
+        self.slots.give(job.id, start.agents)
+        self.slots.join(job.id, start.shards)
+        run = Running(
+            job,
+            self._arrival[job.id],
+            self.now,
+            list(start.agents),
+            list(start.shards),
+            len(start.agents),
+            len(start.shards),
+            counted_at=self.now,
+            held_at=self.now,
+        )
+        self.held[job.id] = run
+        insort(self._order, (run.order, job.id))
+        self._teller.forget(job.id)
+        self._foresee(self.now + self.workload.costs.start_s, "begins", job.id, run.stamp)
+
+    def _refill(self, refill: Refill) -> None:
+        run, costs = self.held[refill.job], self.workload.costs
+        run.advance(self.now)
+        self.slots.give(run.job.id, refill.agents)
+        self.slots.join(run.job.id, refill.shards)
+        run.agents += refill.agents
+        run.shards += refill.shards
+        self._teller.forget(run.job.id)
+        if run.begun_at is None:
+            return  # starts with them
+        if costs.restart:
+            self._restart(run)
+            return
+        if refill.shards:
+            self._changed(run)
+        if refill.agents:
+            run.joining += len(refill.agents)
+            self._foresee(self.now + costs.ready_s, "ready", run.job.id, len(refill.agents))
+
+    def _resize(self, resize: Resize) -> None:
+        run, costs = self.held[resize.job], self.workload.costs
+        assert run.job.workers.min <= resize.workers <= max(run.job.workers.max, run.size)
+        run.advance(self.now)
+        run.size, run.width, run.resized_at = resize.workers, resize.shards, self.now
+        run.resizes += 1
+        for calm_s in (GROWS_S, MOVES_S):
+            self._look_at(math.ceil((self.now + calm_s) / LOOK_S) * LOOK_S)
+        self._teller.forget(run.job.id)
+        surplus = run.agents[run.size :]
+        narrowed = run.shards[run.width :]
+        if surplus:
+            self._retire(run, surplus)
+        if narrowed:
+            del run.shards[run.width :]
+            run.emptied += narrowed
+            self._foresee(self.now + costs.move_s, "moved", run.job.id)
+        if costs.restart and (surplus or narrowed):
+            self._restart(run)
+
+    def _retire(self, run: Running, surplus: list[AgentId]) -> None:
+        """Those that are not ready go at once, the others when they have ended what they compute."""
+        unready = surplus[-run.joining :] if run.joining else []
+        unready = unready[-len(surplus) :]
+        run.joining -= len(unready)
+        del run.agents[run.size :]
+        at_once = surplus if self.workload.costs.restart or run.begun_at is None else unready
+        self.slots.take_back(run.job.id, at_once)
+        run.leaving += [agent for agent in surplus if agent not in at_once]
+        if run.begun_at is not None and run.leaving:
+            self._course(run)
+
+    def _restart(self, run: Running) -> None:
+        """It stops, and goes on later at its new size."""
+        run.joining = 0
+        run.rate = self._rate(run)
+        run.block(run.change_cost_s(self.workload.costs))
+        run.stopped_until = run.blocked_until
+        self._course(run)
+
+
+def constant(pattern: Slowdown) -> bool:
+    """Whether a slow-down never changes."""
+    return isinstance(pattern, Step) and pattern.before == pattern.after
