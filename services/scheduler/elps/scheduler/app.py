@@ -195,8 +195,9 @@ class Scheduler:
 
     async def _on_timings(self, delivery: Delivery) -> None:
         assert self._outbox is not None
-        if self._core.timed(decode(delivery.body, IterationTimings)):
-            self._outbox.nudge()
+        timings = decode(delivery.body, IterationTimings)
+        if self._core.timed(timings):
+            await self._outbox.say_plan(timings.job)
 
     async def _on_job(self, delivery: Delivery) -> None:
         request = Request(delivery.message_id or uuid.uuid4().hex)
