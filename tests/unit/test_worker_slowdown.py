@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from elps.contracts.errors import SetupError
 from elps.contracts.ids import AgentId
-from elps.worker.core.slowdown import MOST, Recording, Slowdown, Trace, read, text_for
+from elps.runtime.emulating import Machine, opened
+from elps.runtime.slowdown import MOST, Recording, Slowdown, Trace, read, text_for
 from elps.worker.settings import read_settings
-from elps.worker.trainer.emulating import Machine, opened
 
 times = st.floats(0, 1e4)
 factors = st.floats(1, MOST).map(lambda x: round(x, 3))

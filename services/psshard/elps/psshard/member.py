@@ -5,6 +5,7 @@ Lock order: the member's lock is held only for decisions, never while arrays are
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 import structlog
@@ -17,16 +18,18 @@ from elps.psshard.assignment import Assignment, NotHere
 from elps.psshard.block import Block, Sealed
 from elps.psshard.copies import Connect, Copies
 from elps.psshard.core.applying import part_for
+from elps.psshard.core.labour import Labour
 from elps.psshard.core.part import Advance, Part, Verdict
 from elps.psshard.ending import Ending
 from elps.psshard.estate import Estate
 from elps.psshard.following import Copy, Following
 from elps.psshard.live import blocks_of
-from elps.psshard.reports import Frozen, Missed, Progressed, Report, Trouble, Written
+from elps.psshard.reports import Frozen, Missed, Progressed, Report, Trouble, Worked, Written
 from elps.psshard.shelf import Shelf
 from elps.psshard.slab import Array, Slab
 from elps.psshard.voice import Voice
 from elps.psshard.wave import Wave
+from elps.runtime.emulating import Machine
 from elps.stream.interval import Interval
 
 log = structlog.get_logger()
@@ -35,8 +38,13 @@ log = structlog.get_logger()
 class Member(Ending, Voice):
     """One job on one shard."""
 
-    def __init__(self, document: JobDocument, estate: Estate | None = None) -> None:
-        """`estate` is what the term before has left here."""
+    def __init__(
+        self,
+        document: JobDocument,
+        estate: Estate | None = None,
+        machine: Machine | None = None,
+    ) -> None:
+        """`estate` is what the term before has left here; `machine` is what this one is to be like."""
         Shelf.__init__(self)
         Voice.__init__(self)
         self.document = document
@@ -47,6 +55,7 @@ class Member(Ending, Voice):
         self._written: Written | None = None  #: of `_aside`, once it is in the store
         self._low = -1  #: version last reported
         self._copies = Copies(document)
+        self._machine, self._labour = machine or Machine(), Labour()
         self._estate = estate  #: until it is assigned, or something else is
 
     # --- the leader's word --------------------------------------------------------------------------------------------
@@ -284,9 +293,10 @@ class Member(Ending, Voice):
         try:
             if aside is not None and part.leaves(aside.version, iteration):
                 aside.take(partition)
-            slab.add(partition, iteration, interval, gradient)
+            took_s = self._machine.drawn_out(slab.add(partition, iteration, interval, gradient))
             with self._lock:
                 part.added(partition, iteration)
+                self._labour.added(took_s)
             self._advance(part, slab, partition)
         except Sealed:
             return Verdict.STALE
@@ -331,15 +341,19 @@ class Member(Ending, Voice):
                 return
             if aside is not None and aside.version == advance.iteration:
                 aside.take(partition)
+            began = time.monotonic()
             try:
                 slab.write(advance)
             except Sealed:
                 return
-            self._advanced(part, advance)
+            took_s = self._machine.drawn_out(time.monotonic() - began)
+            size_bytes = slab.length(partition) * slab.dtype.itemsize
+            self._advanced(part, advance, took_s, size_bytes)
 
-    def _advanced(self, part: Part, advance: Advance) -> None:
+    def _advanced(self, part: Part, advance: Advance, took_s: float, size_bytes: int) -> None:
         with self._changed:
             part.advanced(advance)
+            self._labour.wrote(took_s, size_bytes, time.monotonic())
             self._changed.notify_all()
             if part is not self._part:
                 return
@@ -358,6 +372,12 @@ class Member(Ending, Voice):
                 return
             self._low = max(self._low, version)
         self.report(Progressed(epoch, version))
+
+    def worked(self) -> Worked | None:
+        """What is worked here for a byte and a version; None while that is not known."""
+        with self._lock:
+            s_per_byte = self._labour.s_per_byte
+            return Worked(self._epoch, s_per_byte) if s_per_byte is not None else None
 
     @property
     def closed(self) -> bool:

@@ -14,8 +14,8 @@ from msgspec import Meta
 
 from elps.contracts.errors import SetupError
 from elps.contracts.ids import AgentId, id_problem
+from elps.runtime.emulating import slowdown_for
 from elps.runtime.settings import read
-from elps.worker.trainer.emulating import slowdown_for
 
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 
@@ -41,7 +41,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     leave_grace_s: Seconds = 10.0
     """The same when the agent leaves: time to finish or give back the interval."""
     worker_slowdown: str = ""
-    """How its trainers' computations are slowed, to emulate another machine (`elps.worker.core.slowdown`)."""
+    """How its trainers' computations are slowed, to emulate another machine (`elps.runtime.slowdown`)."""
 
     @property
     def agent(self) -> AgentId:
