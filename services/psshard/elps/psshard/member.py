@@ -5,7 +5,6 @@ Lock order: the member's lock is held only for decisions, never while arrays are
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 
 import structlog
@@ -24,18 +23,19 @@ from elps.psshard.ending import Ending
 from elps.psshard.estate import Estate
 from elps.psshard.following import Copy, Following
 from elps.psshard.live import blocks_of
-from elps.psshard.reports import Frozen, Missed, Progressed, Report, Trouble, Worked, Written
+from elps.psshard.reports import Frozen, Missed, Progressed, Report, Trouble, Written
 from elps.psshard.shelf import Shelf
 from elps.psshard.slab import Array, Slab
 from elps.psshard.voice import Voice
 from elps.psshard.wave import Wave
+from elps.psshard.working import Working
 from elps.runtime.emulating import Machine
 from elps.stream.interval import Interval
 
 log = structlog.get_logger()
 
 
-class Member(Ending, Voice):
+class Member(Ending, Working, Voice):
     """One job on one shard."""
 
     def __init__(
@@ -293,10 +293,9 @@ class Member(Ending, Voice):
         try:
             if aside is not None and part.leaves(aside.version, iteration):
                 aside.take(partition)
-            took_s = self._machine.drawn_out(slab.add(partition, iteration, interval, gradient))
+            self._add(slab, partition, iteration, interval, gradient)
             with self._lock:
                 part.added(partition, iteration)
-                self._labour.added(took_s)
             self._advance(part, slab, partition)
         except Sealed:
             return Verdict.STALE
@@ -341,19 +340,15 @@ class Member(Ending, Voice):
                 return
             if aside is not None and aside.version == advance.iteration:
                 aside.take(partition)
-            began = time.monotonic()
             try:
-                slab.write(advance)
+                self._write(slab, advance)
             except Sealed:
                 return
-            took_s = self._machine.drawn_out(time.monotonic() - began)
-            size_bytes = slab.length(partition) * slab.dtype.itemsize
-            self._advanced(part, advance, took_s, size_bytes)
+            self._advanced(part, advance)
 
-    def _advanced(self, part: Part, advance: Advance, took_s: float, size_bytes: int) -> None:
+    def _advanced(self, part: Part, advance: Advance) -> None:
         with self._changed:
             part.advanced(advance)
-            self._labour.wrote(took_s, size_bytes, time.monotonic())
             self._changed.notify_all()
             if part is not self._part:
                 return
@@ -372,12 +367,6 @@ class Member(Ending, Voice):
                 return
             self._low = max(self._low, version)
         self.report(Progressed(epoch, version))
-
-    def worked(self) -> Worked | None:
-        """What is worked here for a byte and a version; None while that is not known."""
-        with self._lock:
-            s_per_byte = self._labour.s_per_byte
-            return Worked(self._epoch, s_per_byte) if s_per_byte is not None else None
 
     @property
     def closed(self) -> bool:
