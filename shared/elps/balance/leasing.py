@@ -34,10 +34,10 @@ MOST_PART, LEAST_PART = 0.98, -0.5
 """Of a lease's time that may be fixed, as one reading shows it; below 0 it is noise, which others make up for."""
 ALIKE = 0.75
 """More leases as large as this part of the first one tell nothing of a fixed part."""
-AGAIN = 3
-"""Iterations from one trial to the next while too little is known: a plan lags by two."""
+AGAIN = 4
+"""Iterations that a trial has to be answered in, while too little is known: a plan lags by two."""
 PATIENCE, MOST_PATIENCE = 20, 20_000
-"""The same once it is known, and at most: it doubles with each trial that is not answered."""
+"""From one trial to the next once it is known, and at most: both double with each trial that is not answered."""
 TRIALS_COST = 0.005
 """Part of the time that trials may take."""
 
@@ -127,7 +127,8 @@ class LeaseCost:
         `per_sample_s` is that of the middle worker. To be asked only while tail leases would pay if they were free.
         """
         cost_s = self.samples * per_sample_s + self.wait_s if self.known else 0.0
-        patience = (PATIENCE if self.known else AGAIN) << max(self._unanswered - 1, 0)
+        patience = PATIENCE if self.known else AGAIN if self._unanswered else 1
+        patience <<= max(self._unanswered - 1, 0)
         if self._passed < min(patience, MOST_PATIENCE) or self._passed_s * TRIALS_COST < cost_s:
             return False
         self._unanswered = min(self._unanswered + 1, 16)
