@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import heapq
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import numpy as np
 
 from elps.balance import (
     Balancer,
+    Extra,
     Limits,
     LinearTimes,
     Member,
@@ -90,6 +92,8 @@ class Run:
     """Iterations after which the plan changed."""
     tails: int = 0
     """Iterations with tail leases."""
+    trials: int = 0
+    """Iterations with one lease more, to see what it costs."""
 
 
 def staff(workers: int) -> list[Member]:
@@ -103,45 +107,54 @@ def train(
     *,
     transfer_s: float = 0.0,
     fixed_s: float = 0.0,
+    fixed_samples: float = 0.0,
     availability: FloatArray | None = None,
     lag: int = 0,
     seed_rows: Sequence[Member] | None = None,
 ) -> Run:
     """Train on paper. `lag` is how many iterations a plan comes late; tail leases are lent when the balancer says so.
 
+    A lease takes `fixed_s`, and as long as `fixed_samples` samples, whatever its size; the latter jitters with them.
     `availability` is the processor time of the *coming* iteration as seen at the barrier before it.
     """
     iterations, workers = cost.shape
     members = list(seed_rows or staff(workers))
     balancer = Balancer(total, members, policy=policy)
     plans = [balancer.decision] * (lag + 1)
-    took, changes, tails = [], [], 0
+    took, changes, tails, trials = [], [], 0, 0
     for t in range(iterations):
         plan = plans.pop(0)
         sizes = np.array([plan.sizes[m.worker] for m in members])
         extra_s = transfer_s / 2
-        if plan.tail:
-            samples, ends = with_tail(cost[t], sizes, total, plan.tail, extra_s, fixed_s)
-            tails += 1
-        else:
-            samples, ends = sizes, np.where(sizes > 0, sizes * cost[t] + fixed_s, 0.0)
-        took.append(float(ends.max()) + transfer_s)
+        lent = lend(
+            cost[t],
+            sizes,
+            total,
+            held_back(total, plan.tail) or plan.trial,
+            extra_s=extra_s,
+            fixed_s=fixed_s + fixed_samples * cost[t],
+            least=math.ceil(plan.tail_least * total / workers),
+        )
+        tails += plan.tail > 0
+        trials += plan.trial > 0
+        took.append(float(lent.ends.max()) + transfer_s)
         told = [
             Observation(
                 m.worker,
-                int(samples[i]),
-                float(cost[t][i] * samples[i] + fixed_s) if samples[i] else None,
+                int(lent.samples[i]),
+                float(lent.compute_s[i]) if lent.samples[i] else None,
                 transfer_s / 2,
                 transfer_s / 2,
                 cpu_process=None if availability is None else float(availability[t][i]),
             )
             for i, m in enumerate(members)
         ]
-        decision = balancer.observe(t, told)
+        extras = {m.worker: lent.extras[i] for i, m in enumerate(members) if i in lent.extras}
+        decision = balancer.observe(t, told, extras)
         if decision.changed:
             changes.append(t)
         plans.append(decision)
-    return Run(np.array(took), changes, tails)
+    return Run(np.array(took), changes, tails, trials)
 
 
 def oracle(cost: FloatArray, total: int, *, transfer_s: float = 0.0, fixed_s: float = 0.0) -> Run:
@@ -168,20 +181,55 @@ def with_tail(
     Whoever is free is lent more, as long as there is something left; each lease costs `extra_s`. Speeds are guessed
     from the sizes, which is all that is known before the iteration.
     """
-    left = held_back(total, share)
+    least = least_lease(float(np.median(cost)), extra_s)
+    held = held_back(total, share)
+    lent = lend(cost, sizes, total, held, extra_s=extra_s, fixed_s=fixed_s, least=least)
+    return lent.samples, lent.ends
+
+
+@dataclass
+class Lent:
+    """An iteration, by worker."""
+
+    samples: FloatArray
+    compute_s: FloatArray
+    ends: FloatArray
+    """When each was through."""
+    extras: dict[int, Extra]
+    """Of those who had more leases than one."""
+
+
+def lend(
+    cost: FloatArray,
+    sizes: FloatArray,
+    total: int,
+    left: int,
+    *,
+    extra_s: float,
+    fixed_s: FloatArray | float,
+    least: int,
+) -> Lent:
+    """One iteration of which `left` samples are held back; every lease takes `fixed_s`, and each but the first
+    `extra_s` to be fetched and pushed.
+    """
+    fixed = np.broadcast_to(np.asarray(fixed_s, dtype=np.float64), cost.shape)
     names = [WorkerId(str(i)) for i in range(len(cost))]
     base = scaled(dict(zip(names, np.asarray(sizes).tolist(), strict=True)), total - left)
     done = np.array([base[n] for n in names])
-    ends = np.where(done > 0, done * cost + fixed_s, 0.0)
+    compute_s = np.where(done > 0, done * cost + fixed, 0.0)
+    ends, extras = compute_s.copy(), {}
     speed = np.asarray(sizes, dtype=np.float64) / max(1, int(np.sum(sizes)))
-    least = least_lease(float(np.median(cost)), extra_s)
     free = [(float(ends[i]), i) for i in range(len(cost)) if done[i]]
     heapq.heapify(free)
     while left:
         at, i = heapq.heappop(free)
         size = next_lease(left, float(speed[i]), 1, least)
+        took_s = float(fixed[i] + size * cost[i])
         left -= size
         done[i] += size
-        ends[i] = at + extra_s + size * cost[i]
+        compute_s[i] += took_s
+        ends[i] = at + extra_s + took_s
+        before = extras.get(i, Extra(0, 0, 0.0, 0.0))
+        extras[i] = Extra(*(a + b for a, b in zip(before, (1, size, took_s, extra_s), strict=True)))
         heapq.heappush(free, (float(ends[i]), i))
-    return done, ends
+    return Lent(done, compute_s, ends, extras)

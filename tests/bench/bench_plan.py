@@ -1,14 +1,20 @@
 """How long it takes from the row of a finished iteration to the plan of the coming batches, and where the time goes.
 
 The same messages that the services get are listened to: rows from the leader, timings from the monitor, plans from the
-scheduler. A plan is counted from the newest row whose timings came before it.
+scheduler. A plan is counted from the newest row whose timings came before it. Beside it, over the same broker and in
+the same seconds, goes the bare way: a message from this process to two others, one after the other, and back, each of
+which does nothing but pass it on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.synchronize import Event
 from typing import Any
 
 from measuring import arguments, emit, median, p90, say
@@ -23,9 +29,73 @@ from elps.messaging.amqp import AmqpBus
 from elps.messaging.port import Delivery, Queue
 
 WORKERS, WARM_UP = 2, 5
+AIM_MS = 10.0
+"""From the row to the plan, at the median."""
 ITERATIONS_MS = (250, 20, 5)
 SLOWDOWN = "agent-1=square:1:3@0.7s; agent-2=square:3:1@0.9s"
 """Machines that jump about, so that plans change all the time."""
+
+
+BARE = ("bare.a", "bare.b", "bare.c")
+"""Keys of the bare way's three legs: to the first process, to the second, and back."""
+BARE_EACH_S = 0.05
+BODY = b'{"bare": "%s"}' % (b"x" * 800)
+"""About as large as a row of two workers."""
+
+
+def pass_on(url: str, leg: int, ready: Event) -> None:
+    """A process that hands on whatever comes by one leg, by the next."""
+
+    async def run() -> None:
+        bus = await AmqpBus.connect(url, name=f"bare-{leg}", timeout_s=20.0)
+
+        async def hand_on(delivery: Delivery) -> None:
+            await bus.publish(topology.TELEMETRY, BARE[leg + 1], delivery.body, confirm=False)
+
+        queue = Queue(f"bench.{BARE[leg]}", ((topology.TELEMETRY, BARE[leg]),))
+        await bus.subscribe(queue, hand_on)
+        ready.set()
+        await asyncio.Event().wait()
+
+    asyncio.run(run())
+
+
+@asynccontextmanager
+async def bare_way(url: str, bus: AmqpBus) -> AsyncIterator[list[float]]:
+    """Trips over the bare way in milliseconds, one after the other as long as the block is open."""
+    context, took_ms = get_context("spawn"), list[float]()
+    ready = [context.Event() for _ in BARE[:-1]]
+    others = [
+        context.Process(target=pass_on, args=(url, leg, ready[leg]), daemon=True)
+        for leg in range(len(ready))
+    ]
+    back: asyncio.Queue[float] = asyncio.Queue()
+
+    async def came(_: Delivery) -> None:
+        back.put_nowait(time.perf_counter())
+
+    async def travel() -> None:
+        while True:
+            began = time.perf_counter()
+            await bus.publish(topology.TELEMETRY, BARE[0], BODY, confirm=False)
+            async with asyncio.timeout(20.0):
+                took_ms.append((await back.get() - began) * 1e3)
+            await asyncio.sleep(BARE_EACH_S)
+
+    queue = Queue(f"bench.{BARE[-1]}", ((topology.TELEMETRY, BARE[-1]),))
+    held = await bus.subscribe(queue, came)
+    for process in others:
+        process.start()
+    try:
+        for event in ready:
+            assert await asyncio.to_thread(event.wait, 30.0)
+        travelling = asyncio.create_task(travel())
+        yield took_ms
+        travelling.cancel()
+    finally:
+        for process in others:
+            process.kill()
+        await held.cancel()
 
 
 @dataclass
@@ -37,6 +107,7 @@ class Heard:
     )  #: iteration to when its leader made the row
     rows_at: dict[int, float] = field(default_factory=dict)  #: newest row of a message
     timings_at: dict[int, float] = field(default_factory=dict)
+    bare_ms: list[float] = field(default_factory=list)
     plans: list[tuple[int, float]] = field(
         default_factory=list
     )  #: newest iteration timed, when it came
@@ -90,43 +161,57 @@ async def measure(record: StackRecord, repeats: int, seconds: float) -> None:
     found: dict[int, list[Heard]] = {each: [] for each in ITERATIONS_MS}
     bus = await AmqpBus.connect(record.amqp_url, name="bench", timeout_s=20.0)
     try:
-        for turn in range(repeats):
-            for each in ITERATIONS_MS:
-                heard, name = Heard(), f"bench-{each}-{turn}"
-                queues = (
-                    ("rows", (topology.TELEMETRY, topology.telemetry_key(name)), heard.on_rows),
-                    ("timings", (topology.TELEMETRY, topology.timings_key(name)), heard.on_timings),
-                    ("plans", (topology.COMMANDS, "shard-1"), heard.on_command),
-                )
-                held = [
-                    await bus.subscribe(Queue(f"{name}.{what}", (binding,)), handler)
-                    for what, binding, handler in queues
-                ]
-                await run_job(
-                    Client(bus, timeout_s=20.0), job(name, each, round(seconds * 1e3 / each))
-                )
-                for subscription in held:
-                    await subscription.cancel()
-                found[each].append(heard)
+        async with bare_way(record.amqp_url, bus) as trips_ms:
+            for turn in range(repeats):
+                for each in ITERATIONS_MS:
+                    name, known = f"bench-{each}-{turn}", len(trips_ms)
+                    heard = await listen(bus, job(name, each, round(seconds * 1e3 / each)))
+                    heard.bare_ms = trips_ms[known:]
+                    found[each].append(heard)
     finally:
         await bus.close()
     for each, all_heard in found.items():
-        taken_ms = median([s for heard in all_heard for s in heard.taken_s]) * 1e3
-        stages: dict[str, list[float]] = {}
-        for heard in all_heard:
-            for name, took in heard.stages_ms().items():
-                stages.setdefault(name, []).extend(took)
-        about = {"iteration_ms": taken_ms, "plans": len(stages["whole"]), "workers": WORKERS}
-        for name, took in stages.items() if stages["whole"] else ():
-            more = about | {"p90": p90(took)}
-            emit(
-                f"plan.{each}ms.{name}",
-                median(took),
-                "ms",
-                ratio=median(took) / taken_ms,
-                to="the iteration",
-                **more,
-            )
+        show(each, all_heard)
+
+
+async def listen(bus: AmqpBus, document: dict[str, Any]) -> Heard:
+    """Run a job and hear what is said of it."""
+    heard, name = Heard(), document["id"]
+    queues = (
+        ("rows", (topology.TELEMETRY, topology.telemetry_key(name)), heard.on_rows),
+        ("timings", (topology.TELEMETRY, topology.timings_key(name)), heard.on_timings),
+        ("plans", (topology.COMMANDS, "shard-1"), heard.on_command),
+    )
+    held = [
+        await bus.subscribe(Queue(f"{name}.{what}", (binding,)), handler)
+        for what, binding, handler in queues
+    ]
+    await run_job(Client(bus, timeout_s=20.0), document)
+    for subscription in held:
+        await subscription.cancel()
+    return heard
+
+
+def show(each: int, all_heard: list[Heard]) -> None:
+    """Print what jobs of one length have shown."""
+    taken_ms = median([s for heard in all_heard for s in heard.taken_s]) * 1e3
+    bare_ms = [took for heard in all_heard for took in heard.bare_ms]
+    stages: dict[str, list[float]] = {}
+    for heard in all_heard:
+        for name, took in heard.stages_ms().items():
+            stages.setdefault(name, []).extend(took)
+    about = {"iteration_ms": taken_ms, "plans": len(stages["whole"]), "workers": WORKERS}
+    about |= {"bare_ms": median(bare_ms), "bare_p90_ms": p90(bare_ms), "aim_ms": AIM_MS}
+    for name, took in stages.items() if stages["whole"] else ():
+        emit(
+            f"plan.{each}ms.{name}",
+            median(took),
+            "ms",
+            ratio=median(took) / median(bare_ms),
+            to="the bare way over the same broker",
+            p90=p90(took),
+            **about,
+        )
 
 
 def main() -> None:

@@ -1,15 +1,19 @@
-"""Batches that follow emulated machines on a real stack, beside equal batches and an oracle that knows coming speeds.
+"""Batches that follow emulated machines on a real stack, beside equal batches, jobs without a barrier and an oracle.
 
-Eight agents are slowed by a pattern each (`ELPS_WORKER_SLOWDOWN`), and jobs of all policies train on them at the same
-time, so that a drift of this machine meets all alike. A computation sleeps, or eight would not fit a few cores. The
-oracle gives each iteration of a job the best sizes for the factors at its beginning, and has no costs but computing.
+Eight agents (with ``--full`` sixteen as well) are slowed by a pattern each (`ELPS_WORKER_SLOWDOWN`), and jobs of all
+modes train on them at the same time, so that a drift of this machine meets all alike. A computation sleeps, or they
+would not fit a few cores. The oracle gives each iteration of a job the best sizes for the factors at its beginning, and
+has no costs but computing. Aims: 0.95 of its rate on steady and stepwise patterns, 0.7 of its gain over equal batches
+where speeds jump; and on even machines 0.99 of the rate of equal batches, in pairs of jobs that train side by side.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,64 +21,44 @@ from typing import Any
 import numpy as np
 from measuring import arguments, emit, median, say
 from private_stack import Told, connected, private_stack, run_job
+from uneven_clusters import MODES, MORE_MODES, Cluster, clusters
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from emulated import oracle
 
 from elps.balance.slowdown import Slowdown, text_for
+from elps.client.control import Client
 from elps.contracts.ids import AgentId, WorkerId
 from elps.contracts.messages import IterationRow
 from elps.local.record import StackRecord
-from elps.worker.trainer.emulating import opened
+from elps.runtime.emulating import opened
 
-WORKERS = 8
-BATCH = 64 * WORKERS
-POLICIES = ("fixed", "last+proportional", "lb-bsp")
 SETTLED = 6
 """Iterations at the beginning that are not counted: warm-up and the first plan."""
 AFTER_CHANGE = 5
 """The same after a step."""
-AIM = 0.95
+AIMS = {"rate": 0.95, "gain": 0.7}
 PAPER = "LB-BSP paper: up to 54 % faster on GPU, 38.7 % on CPU clusters"
+STUDENT_95 = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 8: 2.365, 10: 2.262, 12: 2.201, 16: 2.131}
+"""Two-sided quantiles of Student's distribution, by the number of pairs."""
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """How eight machines are slowed."""
-
-    name: str
-    slowdown: str
-    sample_ms: float
-    """On an unburdened machine; the oracle's iterations then take about 250 ms."""
-    steady: bool = True
-    """Between steps, after which some iterations are not counted: to foresee a step is not asked."""
-
-
-def clusters(seconds: float) -> tuple[Cluster, ...]:
-    """Those that are tried, for jobs of so many seconds."""
-    mix = [f"agent-{n}=factor:{f}" for n, f in ((4, 2), (5, 2), (6, 2), (7, 4), (8, 4))]
-    wave = [f"agent-{n}=square:1:3@5s" for n in (1, 2)]
-    return (
-        Cluster("mix_1_2_4", ";".join(mix), 2.5),
-        Cluster("one_straggler", "agent-8=factor:4", 3.5),
-        Cluster("step", f"agent-2=step:4@{seconds / 2}s", 3.5),
-        Cluster("square_wave", ";".join(wave), 3.5, steady=False),
-    )
-
-
-def job(name: str, policy: str, sample_ms: float, seconds: float) -> dict[str, Any]:
+def job(name: str, mode: Mapping[str, Any], cluster: Cluster, **task: Any) -> dict[str, Any]:
     """A job that ends by time."""
+    mode = dict(mode)
+    policy = {"policy": mode.pop("policy")} if "policy" in mode else {}
     return {
         "id": name,
         "task": "sleeping:Sleeping",
-        "task_args": {"sample_ms": sample_ms},
+        "task_args": {"sample_ms": cluster.sample_ms, **task},
         "iterations": 100_000,
-        "batch": {"global": BATCH, "policy": policy},
+        "batch": {"global": cluster.batch, **policy},
         "optimizer": {"name": "sgd", "lr": 0.01},
-        "workers": {"min": WORKERS, "max": WORKERS},
+        "workers": {"min": cluster.workers, "max": cluster.workers},
         "checkpoint": {"every_s": 0},
-        "stop": {"time_s": seconds},
+        "stop": {"time_s": cluster.seconds},
+        **mode,
     }
 
 
@@ -115,62 +99,117 @@ def counted(rows: Sequence[IterationRow], factors: np.ndarray, steady: bool) -> 
 
 
 def rate(told: Told, cluster: Cluster) -> dict[str, Any]:
-    """The oracle's time over the job's, for the same iterations."""
-    machines = Machines.of(told, cluster.slowdown)
-    rows = [row for row in told.rows if row.samples == BATCH]
+    """The oracle's time over the job's, for the same iterations; and what equal batches would have taken of it."""
+    machines, batch = Machines.of(told, cluster.slowdown), cluster.batch
+    rows = [row for row in told.rows if row.samples == batch]
     factors = np.array([machines.factors(row.at - row.duration_s) for row in rows])
-    best_s = oracle(factors * cluster.sample_ms / 1e3, BATCH).seconds
+    cost = factors * cluster.sample_ms / 1e3
+    best_s, equal_s = oracle(cost, batch).seconds, cost.max(axis=1) * batch / cluster.workers
     took_s = np.array([row.duration_s for row in rows])
     rest_s = [row.duration_s - max(t.compute_s for t in row.workers) for row in rows]
     some, settled = (counted(rows, factors, steady) for steady in (cluster.steady, False))
+    extra = [sum(t.extra.leases for t in row.workers if t.extra) for row in rows]
     return {
         "rate": float(best_s[some].sum() / took_s[some].sum()),
         "with_changes": float(best_s[settled].sum() / took_s[settled].sum()),
         "whole": float(best_s.sum() / took_s.sum()),
         "iteration_ms": median(list(took_s[some])) * 1e3,
         "oracle_ms": median(list(best_s[some])) * 1e3,
-        "rest_ms": median(rest_s)
-        * 1e3,  # beside the longest computation: none of it is the oracle's
+        "best_over_equal": float(equal_s[some].sum() / best_s[some].sum()),
+        "over_equal": float(equal_s[some].sum() / took_s[some].sum()),
+        # beside the longest computation: none of it is the oracle's
+        "rest_ms": median(rest_s) * 1e3,
         "iterations": int(some.sum()),
-        "samples_per_s": BATCH * float(some.sum() / took_s[some].sum()),
+        "extra_leases": statistics.fmean(extra),
     }
 
 
-async def measure(record: StackRecord, cluster: Cluster, seconds: float) -> None:
-    """All policies at once."""
-    names = {policy: policy.replace("+", "-") for policy in POLICIES}
+async def measure(
+    record: StackRecord, cluster: Cluster, modes: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """All modes at once."""
     async with connected(record) as client, asyncio.TaskGroup() as jobs:
         running = {
-            policy: jobs.create_task(run_job(client, job(name, policy, cluster.sample_ms, seconds)))
-            for policy, name in names.items()
+            name: jobs.create_task(run_job(client, job(name.replace("+", "-"), mode, cluster)))
+            for name, mode in modes.items()
         }
-    found = {policy: rate(task.result(), cluster) for policy, task in running.items()}
-    fixed = found["fixed"]["samples_per_s"]
-    for policy, about in found.items():
+    found = {name: rate(task.result(), cluster) for name, task in running.items()}
+    fixed, aim = found["fixed"]["over_equal"], AIMS[cluster.aim]
+    for name, about in found.items():
+        # Each on what its own machines did: patterns go by time, and a faster job meets another part of them.
+        faster = about.pop("over_equal") / fixed
+        of_rate, best = about.pop("rate"), about["best_over_equal"]
+        of_gain = (faster - 1) / (best - 1) if best > 1 else math.nan
+        reached = of_rate if cluster.aim == "rate" else of_gain
         emit(
-            f"uneven.{cluster.name}.{policy}",
-            about.pop("rate"),
+            f"uneven.{cluster.name}.{cluster.workers}.{name}",
+            of_rate,
             "of the oracle's rate",
-            ratio=about.pop("samples_per_s") / fixed,
+            ratio=faster,
             to="rate of fixed",
-            aim=AIM,
+            of_the_oracles_gain=of_gain,
+            aim=f"{aim} of its {cluster.aim}",
+            reached=reached >= aim,
             paper=PAPER,
-            workers=WORKERS,
             **about,
         )
 
 
+async def pair(client: Client, turn: int, cluster: Cluster, jitter: float) -> float:
+    """Rate of balanced batches over that of equal ones, by two jobs that train at the same time."""
+    names = ("fixed", "lb-bsp")
+    order = names if turn % 2 else names[::-1]
+    async with asyncio.TaskGroup() as jobs:
+        running = {
+            name: jobs.create_task(
+                run_job(client, job(f"{name}-{turn}", MODES[name], cluster, jitter=jitter))
+            )
+            for name in order
+        }
+    took = {}
+    for name, task in running.items():
+        rows = [r for r in task.result().rows if r.iteration >= SETTLED]
+        took[name] = statistics.fmean(row.duration_s for row in rows)
+    return took["fixed"] / took["lb-bsp"]
+
+
+async def even(record: StackRecord, cluster: Cluster, pairs: int) -> None:
+    """Machines that are all alike but for a little noise: balance must cost next to nothing there."""
+    async with connected(record) as client:
+        ratios = [await pair(client, turn, cluster, jitter=0.05) for turn in range(pairs)]
+    mean = statistics.fmean(ratios)
+    half = STUDENT_95[pairs] * statistics.stdev(ratios) / math.sqrt(pairs)
+    emit(
+        f"uneven.even.{cluster.workers}.lb-bsp",
+        mean,
+        "of the rate of fixed",
+        ratio=mean,
+        to="rate of fixed",
+        low=mean - half,
+        high=mean + half,
+        aim="the 95 % interval reaches 0.99",
+        reached=mean + half >= 0.99,
+        pairs=pairs,
+        workers=cluster.workers,
+    )
+
+
 def main() -> None:
     """Run all."""
-    seconds = 60.0 if arguments(__doc__ or "").full else 20.0
-    for cluster in clusters(seconds):
-        say(f"uneven: {cluster.name}: {cluster.slowdown}")
-        settings = {
-            "ELPS_WORKER_SLOWDOWN": cluster.slowdown,
-            "ELPS_WORKER_SLOTS": str(len(POLICIES)),
-        }
-        with private_stack(WORKERS, 1, **settings) as record:
-            asyncio.run(measure(record, cluster, seconds))
+    full = arguments(__doc__ or "").full
+    modes = MODES | MORE_MODES if full else MODES
+    seconds = 60.0 if full else 20.0
+    for workers in (8, 16) if full else (8,):
+        settings = {"ELPS_WORKER_SLOTS": str(len(modes))}
+        alike = Cluster("even", workers, "", 3.5, 20.0 if full else 10.0)
+        say(f"uneven: even machines, {workers} of them")
+        with private_stack(workers, 1, **settings) as record:
+            asyncio.run(even(record, alike, 10 if full else 4))
+        for cluster in clusters(workers, seconds, whole_traces=full):
+            say(f"uneven: {cluster.name}: {cluster.slowdown[:160]}")
+            slowed = settings | {"ELPS_WORKER_SLOWDOWN": cluster.slowdown}
+            with private_stack(workers, 1, **slowed) as record:
+                asyncio.run(measure(record, cluster, modes))
 
 
 if __name__ == "__main__":

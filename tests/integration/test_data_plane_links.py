@@ -194,10 +194,10 @@ def test_a_fault_told_in_vain_while_a_link_was_down_is_told_again(
 
     add, faults = Slab.add, [MemoryError("no room")]
 
-    def fails_once(self: Slab, *args: Any) -> None:
+    def fails_once(self: Slab, *args: Any) -> float:
         if linked.holding.is_set() and self is member_of(stack.hosts[1])._slab and faults:
             raise faults.pop()
-        add(self, *args)
+        return add(self, *args)
 
     monkeypatch.setattr(Slab, "add", fails_once)
 

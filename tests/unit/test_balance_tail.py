@@ -100,11 +100,16 @@ def test_the_gate_reckons_with_about_what_tail_leases_really_take(
     assert said == pytest.approx(float(ends.max()), rel=0.03)
 
 
-def watched(jitter: float, extra_s: float, iterations: int = 60) -> TailGate:
+def watched(
+    jitter: float, extra_s: float, iterations: int = 60, fixed: float | None = 0.0
+) -> TailGate:
+    """`fixed` is the part of a batch's time that any lease takes; None: that is not known."""
     rng, gate = np.random.default_rng(1), TailGate()
     for _ in range(iterations):
         cost = 1e-3 * np.exp(rng.normal(0, jitter, 10))
-        gate.observe(1000 * cost, 1 / cost, 10_000.0, extra_s)
+        ends = 1000 * cost
+        by_itself = None if fixed is None else fixed * ends
+        gate.observe(ends, 1 / (cost * (1 - (fixed or 0.0))), 1e4, extra_s, fixed_s=by_itself)
     return gate
 
 
@@ -113,6 +118,53 @@ def test_tail_leases_are_lent_while_the_jitter_pays_for_the_round_trips() -> Non
     assert watched(jitter=0.0, extra_s=0.001).share == 0
     assert watched(jitter=0.1, extra_s=0.2).share == 0
     assert watched(jitter=0.001, extra_s=0.0).share == 0
+
+
+def test_nothing_is_held_back_before_it_is_known_what_a_lease_costs_and_then_only_if_that_is_little() -> (
+    None
+):
+    unknown = watched(jitter=0.1, extra_s=0.001, fixed=None)
+    assert unknown.share == 0
+    assert unknown.hopeful
+    assert watched(jitter=0.1, extra_s=0.001, fixed=0.005).share > 0
+    assert watched(jitter=0.1, extra_s=0.001, fixed=0.5).share == 0
+    assert not watched(jitter=0.0, extra_s=0.001, fixed=None).hopeful
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.floats(0.5, 2.0), min_size=2, max_size=8),
+    st.floats(0, 0.5),
+    st.floats(0, 0.5),
+)
+def test_leases_never_cost_more_than_the_wait_that_they_save(
+    finish: list[float], extra_s: float, fixed: float
+) -> None:
+    gate, finish_s = TailGate(), np.array(finish)
+    speed = 100 / (finish_s * (1 - fixed))
+    total = 100.0 * len(finish)
+    for _ in range(10):
+        gate.observe(finish_s, speed, total, extra_s, fixed_s=fixed * finish_s)
+    if gate.share:
+        by_itself = fixed * finish_s
+        together_s = (total + float((speed * by_itself).sum())) / float(speed.sum())
+        saved_s = float(finish_s.max()) - together_s
+        assert extra_s + float(by_itself.min()) < saved_s
+
+
+def test_a_tail_that_takes_longer_than_reckoned_with_ends_and_is_tried_again_much_later() -> None:
+    gate, share = watched(jitter=0.1, extra_s=0.001), 0.0
+    rng, on = np.random.default_rng(2), []
+    assert gate.share
+    for _ in range(300):
+        cost = 1e-3 * np.exp(rng.normal(0, 0.1, 10))
+        ends = 1000 * cost
+        share = gate.share
+        on.append(share > 0)
+        took_s = 1.3 * float(ends.max()) if share else None
+        gate.observe(ends, 1 / cost, 1e4, 0.001, took_s=took_s)
+    assert sum(on) < 15
+    assert sum(on[-150:]) < 6
 
 
 def test_a_larger_jitter_holds_back_more() -> None:

@@ -13,7 +13,13 @@ from elps.contracts.codec import parse_job
 from elps.contracts.errors import InvalidDocument
 from elps.contracts.ids import JobId, WorkerId
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import IterationRow, IterationRows, LogLines, WorkerTiming
+from elps.contracts.messages import (
+    ExtraLeases,
+    IterationRow,
+    IterationRows,
+    LogLines,
+    WorkerTiming,
+)
 from elps.monitor.core.forwarding import timings_of
 
 
@@ -25,6 +31,7 @@ def test_every_name_stands_for_a_policy_and_every_predictor_has_its_name() -> No
     assert set(batching.PREDICTORS) == set(PREDICTORS)
     for name in batching.POLICIES:
         assert Policy.named(name).fixed == (name == "fixed")
+        assert Policy.named(name).may_tail == (name == "lb-bsp")
         assert job(batch={"policy": name}).batch_policy == name
 
 
@@ -75,6 +82,26 @@ def test_rows_that_come_together_are_one_mean_of_each_workers_parts() -> None:
     assert (found.job, found.term, found.iteration) == ("j", 2, 9)
     told = {w.worker: (w.samples, w.compute_s, w.pull_s) for w in found.workers}
     assert told == {"a": (6.0, 3.0, 8.0), "b": (2.0, 1.0, 7.0)}
+
+
+def test_more_leases_are_told_as_means_over_all_the_iterations_of_a_worker() -> None:
+    def with_extra(t: int, leases: int) -> IterationRow:
+        (timing,) = row(t, a=4).workers
+        extra = ExtraLeases(leases=leases, samples=2, compute_s=0.5, wait_s=0.25)
+        timing = msgspec.structs.replace(timing, extra=extra if leases else None)
+        return msgspec.structs.replace(row(t), workers=[timing])
+
+    def passed_on(*leases: int) -> ExtraLeases | None:
+        rows = [with_extra(t, n) for t, n in enumerate(leases)]
+        found = timings_of(IterationRows(job=JobId("j"), rows=rows, balanced=True))
+        assert found is not None
+        return found.workers[0].extra
+
+    assert passed_on(0, 0) is None
+    assert passed_on(3) == ExtraLeases(leases=3.0, samples=2.0, compute_s=0.5, wait_s=0.25)
+    assert passed_on(1, 0, 2, 0) == ExtraLeases(
+        leases=0.75, samples=1.0, compute_s=0.25, wait_s=0.125
+    )
 
 
 def test_of_processor_and_memory_the_newest_is_passed_on_and_rows_without_say_nothing() -> None:

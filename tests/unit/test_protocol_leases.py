@@ -265,3 +265,20 @@ def test_of_several_leases_the_first_push_is_told_and_all_that_was_computed() ->
     (row,) = rows.take()
     told = row.timings[worker]
     assert (told.samples, told.compute_s, told.push_s) == (4, 2.0, 0.5)
+
+
+def test_what_leases_beyond_the_first_took_is_told_apart() -> None:
+    rows, worker = Rows(0.0), WORKERS[0]
+    sizes, push_s = (6, 2, 1), (0.5, 0.3, 0.2)
+    for size, pushed_s in zip(sizes, push_s, strict=True):
+        rows.computed(0, worker, Timing(samples=size, compute_s=size * 1.0, lease_s=0.01 * size))
+        rows.pushed(0, worker, pushed_s)
+    rows.computed(0, WORKERS[1], Timing(samples=1, compute_s=1.0, lease_s=0.5))
+    rows.pushed(0, WORKERS[1], 0.1)
+    rows.complete(0, 10, 0, Cut([]), 3.0)
+    (row,) = rows.take()
+    told, other = row.timings[worker], row.timings[WORKERS[1]]
+    assert (told.samples, told.compute_s, told.push_s) == (9, 9.0, 0.5)
+    assert (told.extra_leases, told.extra_samples, told.extra_s) == (2, 3, 3.0)
+    assert told.extra_wait_s == pytest.approx(0.03 + 0.3 + 0.2)
+    assert (other.extra_leases, other.extra_wait_s) == (0, 0.0)

@@ -10,7 +10,7 @@ import msgspec
 from scheduler_desk import Desk, reborn
 
 from elps.contracts.ids import JobId, WorkerId
-from elps.contracts.messages import BatchPlan, IterationTimings, WorkerMean
+from elps.contracts.messages import BatchPlan, ExtraLeases, IterationTimings, WorkerMean
 from elps.contracts.state import Progress
 from elps.scheduler.core.batching import GAP
 
@@ -142,6 +142,47 @@ def test_a_scheduler_that_starts_anew_numbers_above_what_the_leader_may_have_hea
     plans = job.train(20)
     assert plans[0].number == job.heard + GAP + 1
     assert job.shares["j-w1"] > 2 * job.shares["j-w2"]  # type: ignore[index]
+
+
+def jumpy(lease_s: float, iterations: int = 80) -> list[BatchPlan]:
+    """Plans for machines that jump about by a third; a lease takes so long whatever its size."""
+    chance, job, plans = random.Random(3), Balanced(batch={"global": 400}), list[BatchPlan]()
+    for _ in range(iterations):
+        asked, tail = (plans[-1].trial, plans[-1].tail) if plans else (0, 0.0)
+        told, timings = [], job.timings(dict.fromkeys(job.desk.workers(), 200.0))
+        for mean in timings.workers:
+            jump = chance.uniform(0.7, 1.3)
+            more, leases = (200 * tail, 3) if tail else (float(bool(asked)), int(bool(asked)))
+            extra_s = jump * (more / 2000 + leases * lease_s)
+            extra = ExtraLeases(leases=leases, samples=more, compute_s=extra_s, wait_s=0.001)
+            took_s = jump * ((mean.samples - more) / 2000 + lease_s) + extra_s
+            told.append(
+                msgspec.structs.replace(mean, compute_s=took_s, extra=extra if leases else None)
+            )
+        if plans:
+            plans[-1] = msgspec.structs.replace(plans[-1], trial=0)  # once
+        if job.desk.core.timed(msgspec.structs.replace(timings, workers=told)):
+            sent = [s.message for s in job.desk.core.messages(job.desk.now)]
+            plans += [m for m in sent if isinstance(m, BatchPlan)]
+            job.shares = dict(plans[-1].shares)
+            if plans[-1].trial:
+                plans.append(plans[-1])  # as it was sent; the copy is obeyed
+    return plans
+
+
+def test_where_speeds_jump_a_lease_is_tried_and_a_tail_comes_if_that_is_cheap() -> None:
+    plans = jumpy(lease_s=0.0005)
+    assert any(plan.trial == 1 for plan in plans)
+    assert any(plan.tail > 0 for plan in plans)
+    assert "one lease more" in next(plan for plan in plans if plan.trial).reason
+    first = next(i for i, plan in enumerate(plans) if plan.tail)
+    assert sum(plan.trial for plan in plans[:first]) >= 3, "not before it is known"
+
+
+def test_no_tail_comes_where_a_lease_takes_as_long_as_a_batch() -> None:
+    plans = jumpy(lease_s=0.1)
+    assert any(plan.trial == 1 for plan in plans)
+    assert not any(plan.tail for plan in plans)
 
 
 def test_plans_foresee_the_speeds_that_go_with_the_processor_time_of_now() -> None:

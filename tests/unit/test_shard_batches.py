@@ -59,10 +59,10 @@ def test_shares_can_always_be_cut_by(shares: dict[WorkerId, int], there: set[Wor
 
 def test_a_tail_is_lent_in_shrinking_leases_by_speed_and_not_to_who_sits_out() -> None:
     batches = Batches()
-    assert batches.held_back(100, 1) == 0
+    assert batches.hold_back(100, 1) == 0
     batches.plan(1, {A: 60, B: 20, C: 0}, tail=Tail(0.3, 0.1))
-    assert batches.held_back(80, 1) == 24
-    assert batches.held_back(80, 10) == 30
+    assert batches.hold_back(80, 1) == 24
+    assert batches.hold_back(80, 10) == 30
     there, left, lent = [A, B, C], 24, []
     while left:
         assert batches.tail_lease(C, there, left, 1) == 0
@@ -80,9 +80,24 @@ def test_a_tail_is_lent_in_shrinking_leases_by_speed_and_not_to_who_sits_out() -
 def test_a_tail_that_cannot_be_is_none(bad: float) -> None:
     batches = Batches()
     batches.plan(1, {A: 1, B: 1}, tail=Tail(bad, bad))
-    assert batches.held_back(100, 1) == 0
+    assert batches.hold_back(100, 1) == 0
     batches.plan(2, {A: 1, B: 1}, tail=Tail(7.0, 9.0))
-    assert batches.held_back(100, 1) == 50
+    assert batches.hold_back(100, 1) == 50
+
+
+def test_a_trial_holds_back_one_lease_of_one_cut() -> None:
+    batches = Batches()
+    batches.plan(1, {A: 60, B: 20}, tail=Tail(trial=1))
+    assert batches.hold_back(80, 1) == 1
+    assert batches.hold_back(80, 1) == 0, "once"
+    assert batches.tail_lease(B, [A, B], 1, 1) == 1
+    batches.plan(2, {A: 60, B: 20}, tail=Tail(trial=8))
+    assert batches.hold_back(84, 8) == 12, "whole granules are given"
+    batches.plan(3, {A: 60, B: 20}, tail=Tail(trial=8))
+    assert batches.hold_back(10, 8) == 0, "a short batch is left alone"
+    assert batches.hold_back(80, 8) == 0
+    batches.plan(4, {A: 60, B: 20}, tail=Tail(0.5, 0.1, 8))
+    assert batches.hold_back(80, 8) == 40, "a tail tells as much"
 
 
 def test_who_is_through_is_lent_of_the_tail_before_the_next_iteration() -> None:

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from elps.balance.slowdown import MOST, Recording, Slowdown, Trace, read, text_for
 from elps.contracts.errors import SetupError
 from elps.contracts.ids import AgentId
+from elps.runtime.emulating import SCHEDULED, Machine, opened, queued_s
 from elps.worker.settings import read_settings
-from elps.worker.trainer.emulating import SCHEDULED, Machine, opened, queued_s
 
 times = st.floats(0, 1e4)
 factors = st.floats(1, MOST).map(lambda x: round(x, 3))

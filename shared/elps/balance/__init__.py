@@ -6,6 +6,7 @@ Pure: no clock, no input or output, no chance without a seed. `LoopBalancer` is 
 
 from elps.balance.balancer import Balancer, Decision, scaled
 from elps.balance.choosing import PREDICTORS, BestRecent
+from elps.balance.leasing import Extra, LeaseCost
 from elps.balance.limits import Limits, Sizes
 from elps.balance.loop import LoopBalancer
 from elps.balance.narx import Narx
@@ -31,8 +32,10 @@ __all__ = [
     "Circumstances",
     "Decision",
     "ExponentialAverage",
+    "Extra",
     "LastValue",
     "LeaderStraggler",
+    "LeaseCost",
     "Limits",
     "LinearTimes",
     "LoopBalancer",

@@ -11,17 +11,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from elps.balance.arrays import BoolArray, IntArray, arranged
+from elps.balance.arrays import BoolArray, FloatArray, IntArray, arranged
 from elps.balance.gate import Gate, Verdict
 from elps.balance.idling import Idlers
 from elps.balance.knowledge import Knowledge
+from elps.balance.leasing import ROUND_TRIP_S, Extra
 from elps.balance.limits import Limits, apportion, checked_total, in_samples
 from elps.balance.newcomers import TRIAL, Member
 from elps.balance.observing import Observation
 from elps.balance.policy import Policy
 from elps.balance.sizing import equal_finish, even, proportional
 from elps.balance.stepping import LeaderStraggler
-from elps.balance.tail import ROUND_TRIP_S, TailGate, least_part
+from elps.balance.tail import TailGate, least_part
 from elps.balance.times import LinearTimes
 from elps.contracts.ids import WorkerId
 
@@ -44,6 +45,13 @@ class Decision:
     """Share of the batch that is better held back and lent as tail leases; the sizes then shrink alike (`scaled`)."""
     tail_least: float = 0.0
     """Part of its size that a worker's tail lease has at least, to be worth its request."""
+    trial: int = 0
+    """Samples of the next iteration alone that are to be held back and lent as one lease, to see what one costs."""
+
+
+NO_EXTRAS: Mapping[WorkerId, Extra] = {}
+TRIAL_WORKERS = 4
+"""Granules of a batch for each worker, at least, for a tail: with fewer there is little to be shared out."""
 
 
 def scaled(sizes: Mapping[WorkerId, int], total: int, granule: int = 1) -> dict[WorkerId, int]:
@@ -79,7 +87,8 @@ class Balancer:
         self._gate = Gate(self._policy.change_cost_s)
         self._idlers = Idlers()
         self._tail = TailGate()
-        self._extra_s = ROUND_TRIP_S  #: what a tail lease costs beside its computation
+        self._extra_s = ROUND_TRIP_S  #: what a tail lease costs beside what its samples take
+        self._trial = False  #: the next iteration is to have one lease more
         self._iteration = -1  #: the newest that was observed
         self._sizes = np.zeros(0, dtype=np.int64)  #: the plan, by rows
         #: The two plans last compared, what would have stayed and what was proposed: to be tried on true times.
@@ -119,12 +128,21 @@ class Balancer:
             return self._say(even(self._total, hard).samples, why)
         return self._decide(soft, why)
 
-    def observe(self, iteration: int, observations: Sequence[Observation]) -> Decision:
-        """Learn an iteration and decide. One that is not newer than the newest seen is passed over."""
+    def observe(
+        self,
+        iteration: int,
+        observations: Sequence[Observation],
+        extras: Mapping[WorkerId, Extra] = NO_EXTRAS,
+    ) -> Decision:
+        """Learn an iteration and decide. One that is not newer than the newest seen is passed over.
+
+        `extras` tells what part of an observation was computed in leases beyond the worker's first.
+        """
+        self._trial = False
         if iteration <= self._iteration or not self.members:
             return self._say(self._sizes, "kept: nothing new")
         self._iteration = iteration
-        readings, truth = self._known.learn(observations)
+        readings, truth = self._known.learn(observations, extras)
         told = np.isfinite(readings.samples)
         self._idlers.passed(told, _finish(truth, self._sizes), readings.current)
         if self._policy.fixed:
@@ -147,9 +165,29 @@ class Balancer:
         finish_s = truth.time_s(self._sizes.astype(np.float64))
         self._steps.observe(np.where(active, finish_s, np.nan))
         if self._policy.may_tail and active.any():
-            self._extra_s = ROUND_TRIP_S + float(np.median(self._known.push_s[active]))
-            speed = 1 / truth.per_sample_s[active]
-            self._tail.observe(finish_s[active], speed, float(self._total), self._extra_s)
+            self._weigh_tail(finish_s[active], self._sizes[active].astype(np.float64))
+
+    def _weigh_tail(self, finish_s: FloatArray, sizes: FloatArray) -> None:
+        """What a tail would have gained in this iteration; and whether it is worth knowing what a lease costs."""
+        leases, tail = self._known.leases, self._tail
+        push_s = float(np.median(self._known.push_s[self._known.measured]))
+        wait_s = leases.wait_s or ROUND_TRIP_S + push_s
+        per_sample_s = finish_s / (sizes + leases.samples)
+        fixed_s = leases.samples * per_sample_s
+        tail.observe(
+            finish_s,
+            1 / per_sample_s,
+            float(self._total),
+            wait_s,
+            fixed_s=fixed_s if leases.known else None,
+            took_s=self._known.took_s,
+        )
+        middle_s = float(np.median(per_sample_s))
+        self._extra_s = wait_s + leases.samples * middle_s
+        leases.passed(float(finish_s.max()))
+        coarse = self._total < TRIAL_WORKERS * self._granule * len(sizes)
+        if tail.hopeful and not tail.share and not coarse and len(sizes) > 1:
+            self._trial = leases.trial_due(middle_s)
 
     def _decide(self, limits: Limits, why: str) -> Decision:
         times, now = self._known.forecast(), self._sizes
@@ -188,7 +226,10 @@ class Balancer:
     def _say(self, sizes: IntArray, reason: str, times: LinearTimes | None = None) -> Decision:
         members = self.members
         same = np.array_equal(sizes, self._sizes) and len(self.decision.sizes) == len(members)
-        tail = self._tail.share
+        tail, trial = self._tail.share, self._granule if self._trial else 0
+        self._trial = False
+        if trial:
+            reason = f"{reason}; once one lease more is lent, to see what it costs"
         if tail != self.decision.tail:
             held = f"{tail:.0%} of the batch is lent to whoever is free"
             reason = f"{reason}; {held if tail else 'nothing is held back any more'}"
@@ -200,17 +241,18 @@ class Balancer:
         if same and list(self.decision.sizes) == [m.worker for m in members]:
             self.decision = replace(
                 self.decision,
-                changed=tail != self.decision.tail,
+                changed=bool(trial) or tail != self.decision.tail,
                 reason=reason,
                 expected_s=expected_s,
                 tail=tail,
                 tail_least=least,
+                trial=trial,
             )
             return self.decision
         self._sizes = sizes
         by_worker = {m.worker: size for m, size in zip(members, sizes.tolist(), strict=True)}
         idle = tuple(worker for worker, size in by_worker.items() if not size)
-        self.decision = Decision(by_worker, True, reason, expected_s, idle, tail, least)
+        self.decision = Decision(by_worker, True, reason, expected_s, idle, tail, least, trial)
         return self.decision
 
     def _names(self, rows: BoolArray) -> str:

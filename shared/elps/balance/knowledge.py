@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from elps.balance.arrays import NEW, IntArray, arranged
+from elps.balance.arrays import NEW, FloatArray, IntArray, arranged
 from elps.balance.choosing import PREDICTORS
 from elps.balance.cleaning import Screen
+from elps.balance.leasing import Extra, LeaseCost
 from elps.balance.limits import LARGEST_BATCH, Limits, total_of
 from elps.balance.newcomers import TRIAL, Member, Memory
 from elps.balance.observing import Circumstances, Observation, Readings, by_rows
@@ -46,6 +47,10 @@ class Knowledge:
         self._seeds = np.zeros(0)  #: seconds per sample expected of whoever was not measured yet
         self._hinted = np.zeros(0, dtype=np.bool_)  #: whose seed comes from its host or class
         self._errors = np.zeros(0)  #: usual relative error of the forecast
+        self.leases = LeaseCost()  #: what one costs by itself
+        self.took_s: float | None = (
+            None  #: the newest iteration, if it had more leases than one each
+        )
         self._minimum = np.zeros(0, dtype=np.int64)
         self._maximum = np.zeros(0, dtype=np.int64)
 
@@ -79,11 +84,14 @@ class Knowledge:
         self.members, self.row_of, self._forecast = members, row_of, None
         return rows
 
-    def learn(self, observations: Sequence[Observation]) -> tuple[Readings, LinearTimes]:
+    def learn(
+        self, observations: Sequence[Observation], extras: Mapping[WorkerId, Extra]
+    ) -> tuple[Readings, LinearTimes]:
         """Take in one iteration. Gives what is believed, and the times as they truly were: of whoever was not
-        measured, as they were expected.
+        measured, as they were expected; of whoever had more than one lease, as with one.
         """
         table = by_rows(observations, self.row_of, len(self.members))
+        self._take_extras(table, {self.row_of[w]: e for w, e in extras.items() if w in self.row_of})
         readings = self._screen.clean(table)
         told = np.isfinite(readings.samples)
         samples = np.where(told, readings.samples, 1.0)
@@ -106,6 +114,19 @@ class Knowledge:
         self._predictor.observe(readings)
         self.current, self._forecast = readings.current, None
         return readings, truth.later(self._pull_s + self.push_s)
+
+    def _take_extras(self, table: FloatArray, extras: Mapping[int, Extra]) -> None:
+        """Learn what leases cost, and turn the times of those who had several into those of one."""
+        self.took_s = None
+        if not extras:
+            return
+        samples, compute_s, pull_s, push_s = table[:4]
+        took_s = compute_s + np.nan_to_num(pull_s) + np.nan_to_num(push_s)
+        for row, extra in extras.items():
+            took_s[row] += extra.wait_s
+        self.took_s = float(np.nanmax(took_s, initial=0.0))
+        self.leases.observe(samples, compute_s, extras)
+        table[1] = self.leases.as_one(samples, compute_s, extras)
 
     def forecast(self) -> LinearTimes:
         """Times of the coming iteration, pull and push included."""

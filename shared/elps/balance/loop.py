@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from elps.balance.balancer import Balancer, Decision
 from elps.balance.newcomers import Member
@@ -51,7 +52,9 @@ class LoopBalancer:
         if not members:
             raise ValueError("there are no workers to balance")
         self._batch, self._iteration = batch, 0
-        self._balancer = Balancer(batch, members, granule=granule, policy=Policy.named(policy))
+        # A batch is given out whole here: nobody could be lent more of it.
+        chosen = replace(Policy.named(policy), may_tail=False)
+        self._balancer = Balancer(batch, members, granule=granule, policy=chosen)
 
     @property
     def sizes(self) -> dict[str, int]:

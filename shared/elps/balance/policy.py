@@ -28,7 +28,8 @@ class Policy:
     def named(cls, name: str) -> Policy:
         """Read ``fixed``, ``lb-bsp``, ``<predictor>``, ``<sizer>`` or ``<predictor>+<sizer>``. `ValueError` for others.
 
-        A sizer alone goes with the automatic predictor, a predictor alone with equal finish.
+        A sizer alone goes with the automatic predictor, a predictor alone with equal finish. Only ``lb-bsp`` may hold
+        back a tail: who names how batches are decided gets that and nothing else.
         """
         if problem := policy_problem(name):
             raise ValueError(problem)
@@ -38,8 +39,8 @@ class Policy:
             return cls()
         first, _, second = name.partition("+")
         if first in SIZERS:
-            return cls(sizer=first)
-        return cls(predictor=first, sizer=second or SIZERS[0])
+            return cls(sizer=first, may_tail=False)
+        return cls(predictor=first, sizer=second or SIZERS[0], may_tail=False)
 
     @property
     def fixed(self) -> bool:

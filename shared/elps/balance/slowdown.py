@@ -1,8 +1,8 @@
 """How an emulated machine is slower than the real one: time in, factor out.
 
-One text says it, a setting of the agent (`FORMS`). A factor is how many times as long a computation takes; it is 1 at
-least, since nothing can be made faster. Time is counted in seconds from a trainer's first lease, so that the same text
-gives the same run again, whenever the machine was started.
+One text says it, a setting of agents and of shards (`FORMS`). A factor is how many times as long a computation takes;
+it is 1 at least, since nothing can be made faster. Time is counted in seconds from a process's first computation (a
+trainer's first lease), so that the same text gives the same run again, whenever the machine was started.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Protocol
 
 import numpy as np
 
-from elps.contracts.ids import ID_PATTERN, AgentId
+from elps.contracts.ids import ID_PATTERN
 
 FORMS = (
     "factor:4 (always), step:4@10s or step:2:4@10s (from then on), square:1:3@5s (each for so long), "
     "walk:seed=3,step=0.2,most=4@1s (drawn), trace:FILE.csv#COLUMN@0.3s or trace:FILE.csv#COLUMN?worker=2@0.3s "
-    "(each row for so long); AGENT=… is for one agent, and ; joins several"
+    "(each row for so long); NAME=… is for one agent or shard, and ; joins several"
 )
 MOST = 1000.0
 """A larger factor is a slip: no iteration would end any more."""
@@ -150,8 +150,8 @@ class Recording:
         return value
 
 
-def text_for(agent: AgentId, text: str) -> str:
-    """What a setting says for one agent: what names it, else what names nobody; empty if nothing does.
+def text_for(member: str, text: str) -> str:
+    """What a setting says for one agent or shard: what names it, else what names nobody; empty if nothing does.
 
     `ValueError` says what is wrong with it, whoever it is for.
     """
@@ -162,7 +162,7 @@ def text_for(agent: AgentId, text: str) -> str:
         read(pattern)
         if named is None:
             others = pattern
-        elif named[1] == agent:
+        elif named[1] == member:
             own = pattern
     return own or others
 

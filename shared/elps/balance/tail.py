@@ -18,18 +18,24 @@ from elps.balance.arrays import FloatArray
 
 SHARES = (0.05, 0.1, 0.2, 0.3)
 """Shares of the batch that may be held back."""
-PAYS = 0.02
-"""Least mean gain for which it is begun; at half of it, it is ended."""
+_SHARES = np.array(SHARES)
+PAYS, ENDS = 0.015, 0.0
+"""Mean gain above which it is begun, and at which it is ended; another share has to promise `BETTER` more."""
+BETTER = 0.01
 RECENT = 0.1
 """Weight of the newest iteration in the mean gain: about the last 10."""
 WATCH = 5
 """Iterations to be watched first."""
+REALLY, FADE = 0.3, 0.99
+"""Weight of the newest iteration with a tail in how far its gain falls short of the one reckoned with; and what is left
+of that after any iteration, so that a tail that was none too good is tried again, a few hundred iterations later."""
+ROUGHLY = 0.02
+"""Falling short by so much is nothing: it is what the reckoning leaves out."""
 HALF = 0.5
 """Part of a worker's share of the rest that one lease takes."""
-ROUND_TRIP_S = 0.5e-3
-"""What it takes to ask for a lease and get it, at least, with a busy leader in between; the push comes to that."""
 LEASES = 3.0
-"""Leases a worker takes of a tail, about, with halving sizes: what the gate reckons with."""
+"""Leases a worker takes of a tail, about, with halving sizes: what the gate reckons with. Fewer, at least one, where
+leases that are worth their cost are so large that there are not so many in its share of the tail."""
 WORTH = 2.0
 """A lease takes at least so many times what it costs to fetch and push it."""
 
@@ -70,61 +76,133 @@ def held_back(total: int, share: float, granule: int = 1) -> int:
 
 
 def finish_with_tail(
-    finish_s: FloatArray, speed: FloatArray, share: float, total: float, extra_s: float
+    finish_s: FloatArray,
+    speed: FloatArray,
+    share: float,
+    total: float,
+    extra_s: float,
+    fixed_s: FloatArray | float = 0.0,
 ) -> float:
     """When an iteration ends of which `share` is held back: about, as if leases were as small as is worth while.
 
-    `finish_s` is when each worker ends a whole batch without a tail, `speed` its samples per second. Each ends
-    ``1 - share`` of it, fetches `LEASES` leases, and works on until nothing is left.
+    `finish_s` is when each worker ends a whole batch without a tail, `speed` its samples per second once a lease is
+    begun. Each ends ``1 - share`` of it, fetches up to `LEASES` more, and works on until nothing is left. A lease costs
+    `extra_s` to fetch and push, and each worker `fixed_s` whatever its size, which is in `finish_s` once.
     """
-    order = np.argsort(finish_s)
-    return _finish(finish_s[order], np.cumsum(speed[order]), share, total, extra_s)
+    fixed = np.broadcast_to(np.asarray(fixed_s, dtype=np.float64), finish_s.shape)
+    return float(_ends(finish_s, speed, fixed, np.array([share]), total, extra_s)[0])
 
 
-def _finish(
-    finish_s: FloatArray, rate: FloatArray, share: float, total: float, extra_s: float
-) -> float:
-    """The same for workers in the order in which they finish; `rate` is the speed of the first ones together."""
-    begin = (1 - share) * finish_s + LEASES * extra_s
-    done = np.concatenate([[0.0], np.cumsum(rate[:-1] * np.diff(begin))])
-    i = int(np.searchsorted(done, share * total, side="right")) - 1
-    end = float(begin[i] + (share * total - done[i]) / rate[i])
+def _ends(
+    finish_s: FloatArray,
+    speed: FloatArray,
+    fixed_s: FloatArray,
+    shares: FloatArray,
+    total: float,
+    extra_s: float,
+) -> FloatArray:
+    """The same for several shares at once."""
+    lease_s = extra_s + _middle(fixed_s)
+    least = least_part(_middle(finish_s), lease_s)
+    leases = np.clip(shares / least, 1.0, LEASES) if least else np.full(len(shares), LEASES)
+    main = finish_s - shares[:, None] * np.maximum(finish_s - fixed_s, 0.0)
+    begin = main + leases[:, None] * (extra_s + fixed_s)
+    order = np.argsort(begin, axis=1)
+    begin, rate = np.take_along_axis(begin, order, axis=1), np.cumsum(speed[order], axis=1)
+    done = np.zeros_like(begin)
+    np.cumsum(rate[:, :-1] * np.diff(begin, axis=1), axis=1, out=done[:, 1:])
+    wanted = shares * total
+    i = (done <= wanted[:, None]).sum(axis=1) - 1
+    row = np.arange(len(shares))
+    ends = begin[row, i] + (wanted - done[row, i]) / rate[row, i]
     # Whoever has no time left for a lease still has to end its first part; and the last lease ends when it ends.
-    return max(end, (1 - share) * float(finish_s[-1])) + HALF * WORTH * extra_s
+    latest: FloatArray = np.maximum(ends, main.max(axis=1)) + HALF * WORTH * lease_s
+    return latest
+
+
+def _middle(values: FloatArray) -> float:
+    """The upper median: numpy's takes ten times as long on a few workers."""
+    return float(np.partition(values, len(values) // 2)[len(values) // 2])
+
+
+def _gains(
+    finish_s: FloatArray, speed: FloatArray, fixed_s: FloatArray, total: float, extra_s: float
+) -> FloatArray:
+    """Relative gain of each share in one iteration."""
+    ends = _ends(finish_s, speed, fixed_s, _SHARES, total, extra_s)
+    gains: FloatArray = np.clip(1 - ends / float(finish_s.max()), -1.0, 1.0)
+    return gains
 
 
 class TailGate:
-    """Decides from what was measured how much to hold back, 0 as a rule."""
+    """Decides from what was measured how much to hold back, 0 as a rule.
+
+    Nothing, before it is known what a lease costs: `hopeful` says whether that is worth knowing. What is reckoned is
+    put right by what iterations with a tail have really taken.
+    """
 
     def __init__(self) -> None:
         self._gains = np.zeros(len(SHARES))  #: mean relative gain of each share
-        self._seen = 0
+        self._hopes = np.zeros(
+            len(SHARES)
+        )  #: the same if a call of the task cost nothing by itself
+        self._seen, self._hoped = 0, 0
+        self._short = 0.0  #: usual real gain less the one reckoned with
         self.share = 0.0  #: of the next batch
 
     def observe(
-        self, finish_s: FloatArray, speed: FloatArray, total: float, extra_s: float
+        self,
+        finish_s: FloatArray,
+        speed: FloatArray,
+        total: float,
+        extra_s: float,
+        *,
+        fixed_s: FloatArray | float | None = 0.0,
+        took_s: float | None = None,
     ) -> None:
         """One iteration as it would have been without a tail: when each ended its batch of the plan, and at what
-        speed. `extra_s` is what a lease more costs.
+        speed. `extra_s` is what it costs to fetch and push a lease, `fixed_s` what each takes whatever its size; None:
+        that is not known. `took_s` is how long it really was, if it had a tail.
         """
         if not len(finish_s) or not (total > 0 and finish_s.max() > 0 and (speed > 0).all()):
             return
-        order = np.argsort(finish_s)
-        finish_s, rate = finish_s[order], np.cumsum(speed[order])
-        without = float(finish_s[-1])
-        gains = [1 - _finish(finish_s, rate, s, total, extra_s) / without for s in SHARES]
+        nothing = np.zeros_like(finish_s)
+        self._hoped += 1
+        hopes = _gains(finish_s, speed, nothing, total, extra_s)
+        self._hopes += max(RECENT, 1 / self._hoped) * (hopes - self._hopes)
+        if fixed_s is None:
+            self.share = 0.0
+            return
         self._seen += 1
-        weight = max(RECENT, 1 / self._seen)
-        self._gains += weight * (np.clip(gains, -1.0, 1.0) - self._gains)
-        best = int(np.argmax(self._gains))
+        gains = _gains(finish_s, speed, nothing + fixed_s, total, extra_s)
+        self._gains += max(RECENT, 1 / self._seen) * (gains - self._gains)
+        self._short *= FADE
+        if took_s is not None and self.share and np.isfinite(took_s):
+            real = max(1 - took_s / float(finish_s.max()), -1.0)
+            short = real - float(gains[SHARES.index(self.share)])
+            self._short += REALLY * (short - self._short)
+        self.share = self._chosen()
+
+    def _chosen(self) -> float:
+        gains = self._gains + self._correction
+        best = int(np.argmax(gains))
         kept = SHARES.index(self.share) if self.share else best
-        if self._gains[best] > self._gains[kept] + PAYS / 2:
+        if gains[best] > gains[kept] + BETTER:
             kept = best
-        enough = PAYS / 2 if self.share else PAYS
-        pays = self._seen >= WATCH and self._gains[kept] > enough
-        self.share = SHARES[kept] if pays else 0.0
+        enough = ENDS if self.share else PAYS
+        return SHARES[kept] if self._seen >= WATCH and gains[kept] > enough else 0.0
+
+    @property
+    def _correction(self) -> float:
+        """What is taken off every gain."""
+        return min(self._short + ROUGHLY, 0.0)
 
     @property
     def gain(self) -> float:
         """Mean relative gain of the best share."""
-        return float(self._gains.max())
+        return float(self._gains.max()) + self._correction
+
+    @property
+    def hopeful(self) -> bool:
+        """Whether a tail would pay if a call of the task cost nothing by itself: what it costs is worth knowing."""
+        return self._hoped >= WATCH and float(self._hopes.max()) + self._correction > PAYS

@@ -84,12 +84,14 @@ Phase = Literal["loading", "waiting", "running", "pausing", "paused", "finished"
 
 
 class HostedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One job as one shard sees it. The fields after `leads` are filled by the leader only."""
+    """One job as one shard sees it. The fields after `s_per_mib` are filled by the leader only, but for `phase`."""
 
     job: JobId
     term: Term
     leads: bool
     bytes_held: int = 0
+    s_per_mib: float | None = None
+    """What adding up and updating a MiB of it takes this shard in an iteration, lately; None: it is not known yet."""
     phase: Phase = "loading"
     reason: str = ""
     progress: Progress | None = None
@@ -272,6 +274,8 @@ class BatchPlan(Order, frozen=True, kw_only=True, tag="batch_plan"):
     """Share of the batch that is held back and lent within the iteration to whoever is free; shares shrink alike."""
     least: float = 0.0
     """Part of its own share that a worker is lent at least of it."""
+    trial: int = 0
+    """Samples of the next fresh cut alone that are held back and lent as one lease: to see what a lease costs."""
 
 
 class StartTrainer(Order, frozen=True, kw_only=True, tag="start_trainer"):
@@ -309,8 +313,9 @@ class JobEvent(Message, frozen=True, kw_only=True, tag="event"):
     The scheduler sends one for each change of state (``what`` is the new state), ``scaled`` when a user has asked for
     another size and ``resized`` when the job gets or gives up workers or shards for it; the leader sends ``evaluated``,
     ``checkpointed``, ``skipped``, ``worker_joined``, ``worker_lost``, ``worker_left`` (it was sent away),
-    ``released`` (an interval lent again), ``partitions_moved``, ``move_given_up``, ``rebalanced`` (the workers' shares
-    of the batch are others; of several within a second one is told).
+    ``released`` (an interval lent again), ``partitions_moved``, ``move_given_up``, ``shards_weighed`` (partitions are
+    to lie by how fast the shards are), ``rebalanced`` (the workers' shares of the batch are others; of several within
+    a second one is told).
     """
 
     job: JobId
@@ -332,6 +337,16 @@ class JobEvent(Message, frozen=True, kw_only=True, tag="event"):
 # --- telemetry, exchange elps.telemetry -------------------------------------------------------------------------------
 
 
+class ExtraLeases(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a worker's part of an iteration was in leases beyond its first; means, where several are told as one."""
+
+    leases: float
+    samples: float
+    compute_s: float
+    wait_s: float
+    """Asking for them, and pushing them."""
+
+
 class WorkerTiming(msgspec.Struct, frozen=True, kw_only=True):
     """One worker's part of one iteration; all times in seconds."""
 
@@ -349,6 +364,8 @@ class WorkerTiming(msgspec.Struct, frozen=True, kw_only=True):
     cpu_host: float | None = None
     memory_bytes: int | None = None
     """When it had pushed: cores that it can have, idle cores and memory of its machine; None where it is not known."""
+    extra: ExtraLeases | None = None
+    """Part of the above; None if it had one lease."""
 
 
 class IterationRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -381,7 +398,7 @@ class IterationRows(Message, frozen=True, kw_only=True, tag="iterations"):
 
 
 class WorkerMean(msgspec.Struct, frozen=True, kw_only=True):
-    """Means over the iterations in which a worker had a part, as in `WorkerTiming`; the last three are the newest."""
+    """Means over the iterations in which a worker had a part, as in `WorkerTiming`; availability is the newest."""
 
     worker: WorkerId
     samples: float
@@ -392,6 +409,7 @@ class WorkerMean(msgspec.Struct, frozen=True, kw_only=True):
     cpu_process: float | None = None
     cpu_host: float | None = None
     memory_bytes: int | None = None
+    extra: ExtraLeases | None = None
 
 
 class IterationTimings(Message, frozen=True, kw_only=True, tag="timings"):

@@ -25,6 +25,7 @@ from elps.psshard.reports import (
     Stocked,
     Trouble,
     Unfollowed,
+    Worked,
     Written,
 )
 
@@ -95,6 +96,8 @@ class Answers:
                 self._trouble(shard, report)
             case Stocked(_, stock):
                 self._lead.beginning.stocked(shard, stock, epoch)
+            case Worked(_, s_per_byte):
+                self._lead.event(lambda clock, _: clock.worked(shard, s_per_byte), epoch)
 
     def _trouble(self, shard: ShardId, trouble: Trouble) -> None:
         with self._lead.lock:

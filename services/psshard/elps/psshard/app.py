@@ -44,6 +44,7 @@ from elps.psshard.core.pacing import Pace
 from elps.psshard.hosting import Hosting
 from elps.psshard.listener import Listener
 from elps.psshard.settings import Addresses, Settings, addresses, drawn_id, own_address
+from elps.runtime.emulating import SHARDS, Machine, opened, slowdown_for
 from elps.runtime.processes import rss_bytes
 from elps.runtime.service import Context
 from elps.runtime.settings import read
@@ -69,6 +70,8 @@ class ShardService:
         self._context = context
         self._settings = read(Settings, context.env)
         self.id = ShardId(self._settings.shard_id or drawn_id())
+        slowdown = slowdown_for(self.id, self._settings.shard_slowdown, SHARDS)
+        self._machine = Machine(opened(slowdown, SHARDS))
         self._incarnation = secrets.token_hex(8)
         self._seq = 0
         self._obeys = NO_CHARGE
@@ -83,7 +86,7 @@ class ShardService:
         loop = asyncio.get_running_loop()
         listen, self._data_host = await self._addresses()
         bridge = Bridge(self._context.store, loop)
-        hosting = Hosting(self.id, bridge)
+        hosting = Hosting(self.id, bridge, self._machine)
         listener = Listener(
             listen,
             self._settings.data_port,

@@ -10,6 +10,7 @@ Threads: at most one adds or writes at a time, under the block's lock. Who may r
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from typing import Any
@@ -106,17 +107,22 @@ class Block:
         """Copy a version's values out."""
         np.copyto(into, self.values(version))
 
-    def add(self, _iteration: int, interval: Interval, gradient: Array | None) -> None:
-        """Add an accepted gradient sum; under `deterministic` keep it until its iteration is complete."""
+    def add(self, _iteration: int, interval: Interval, gradient: Array | None) -> float:
+        """Add an accepted gradient sum; under `deterministic` keep it until its iteration is complete.
+
+        Returns the seconds that it took, without those in which others were at work on the block.
+        """
         if gradient is None:
-            return
+            return 0.0
         with self._lock:
             if self._sealed:
                 raise Sealed
+            began = time.monotonic()
             if self._document.deterministic:
                 self._slots.append((interval, gradient.copy()))
             else:
                 self._add(gradient)
+            return time.monotonic() - began
 
     def _add(self, gradient: Array) -> None:
         if self._filled:

@@ -102,7 +102,7 @@ class Directions:
     def plan_batches(self, message: BatchPlan) -> None:
         """The workers' shares of the batch."""
         lead, now = self._lead, time.monotonic()
-        tail = Tail(message.tail, message.least)
+        tail = Tail(message.tail, message.least, message.trial)
         with lead.lock:
             if message.number <= self.batches.number:
                 return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import structlog
+from msgspec import structs
 
 from elps.contracts.epoch import Term
 from elps.contracts.errors import ProtocolError
@@ -18,11 +19,14 @@ from elps.psshard.link import serve_link
 from elps.psshard.member import Member
 from elps.psshard.orders import Orders
 from elps.psshard.serving import PullConnection, PushConnection
+from elps.runtime.emulating import Machine
 from elps.wire.connection import Connection
 from elps.wire.handshake import Hello, Purpose, Refused
 
 MAX_REFUSED = 64
 """Refusals shown in a beat; the scheduler repeats what it wants to be hosted, so the newest are enough."""
+
+MIB = 1024 * 1024
 
 log = structlog.get_logger()
 
@@ -31,10 +35,15 @@ class Hosted:
     """One job under one term on this shard."""
 
     def __init__(
-        self, host: HostJob, me: ShardId, bridge: Bridge, estate: Estate | None = None
+        self,
+        host: HostJob,
+        me: ShardId,
+        bridge: Bridge,
+        estate: Estate | None = None,
+        machine: Machine | None = None,
     ) -> None:
         self.host = host
-        self.member = Member(host.document, estate)
+        self.member = Member(host.document, estate, machine)
         self.orders = Orders(host, me, self.member, bridge)
         self.lead = Lead(host, me, self.orders, bridge) if host.shards[0].shard == me else None
         self._lock = threading.Lock()
@@ -44,14 +53,17 @@ class Hosted:
 
     def status(self) -> HostedJob:
         """As the beat shows it."""
+        worked, held = self.member.worked(), self.member.held_bytes
+        s_per_mib = worked.s_per_byte * MIB if worked is not None else None
         if self.lead is not None:
-            return self.lead.status(self.member.held_bytes)
+            return structs.replace(self.lead.status(held), s_per_mib=s_per_mib)
         return HostedJob(
             job=self.host.job,
             term=self.host.term,
             leads=False,
-            bytes_held=self.member.held_bytes,
+            bytes_held=held,
             phase="running",
+            s_per_mib=s_per_mib,
         )
 
     @property
@@ -109,8 +121,8 @@ class Hosted:
 class Hosting:
     """The jobs of one shard. Called from the event loop and from connection threads."""
 
-    def __init__(self, me: ShardId, bridge: Bridge) -> None:
-        self._me, self._bridge = me, bridge
+    def __init__(self, me: ShardId, bridge: Bridge, machine: Machine | None = None) -> None:
+        self._me, self._bridge, self._machine = me, bridge, machine
         self._lock = threading.Lock()
         self._jobs: dict[JobId, Hosted] = {}
         self._closing: list[
@@ -133,7 +145,9 @@ class Hosting:
             self._highest[message.job] = message.term
             goes_on = message.inherits is not None
             estate = old.member.bequeath() if old is not None and goes_on else None
-            hosted = self._jobs[message.job] = Hosted(message, self._me, self._bridge, estate)
+            hosted = self._jobs[message.job] = Hosted(
+                message, self._me, self._bridge, estate, self._machine
+            )
         if old is not None:
             old.close(f"term {message.term.number} has begun")
         log.info(

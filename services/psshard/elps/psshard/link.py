@@ -163,7 +163,9 @@ def serve_link(connection: Connection, orders: Orders, term: Term) -> None:
             header = connection.receive(idle_s=SILENT_S)
             order = order_of_frame(header, connection.meta(header))
             if order is None:
-                connection.send(Header(Kind.BEAT))
+                worked = orders.member.worked()
+                head = Header(Kind.BEAT), None
+                connection.send(*(head if worked is None else frame_of_report(worked)))
             elif header.epoch.term != term:  # the handshake knows its number only
                 raise ProtocolError(f"{connection.peer} leads under another term")
             else:

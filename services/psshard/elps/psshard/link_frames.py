@@ -22,10 +22,16 @@ from elps.psshard.reports import (
     Stocked,
     Trouble,
     Unfollowed,
+    Worked,
     Written,
 )
 from elps.psshard.wave import Wave
 from elps.wire.frames import Header, Kind
+
+
+class _Beat(msgspec.Struct, frozen=True):
+    s_per_byte: float = 0.0
+
 
 T = TypeVar("T")
 Frame = tuple[Header, dict[str, Any] | None]
@@ -116,10 +122,12 @@ def frame_of_report(report: Report) -> Frame:
             return Header(Kind.UNFOLLOWED, epoch, ticket=wave), {"reason": reason}
         case Stocked(epoch, stock):
             return Header(Kind.STOCK, epoch), msgspec.to_builtins(stock)
+        case Worked(epoch, s_per_byte):
+            return Header(Kind.BEAT, epoch), {"s_per_byte": s_per_byte}
 
 
 def report_of_frame(header: Header, meta: dict[str, Any]) -> Report | None:
-    """A frame as a shard's report; None for a beat. `ProtocolError` when it is neither."""
+    """A frame as a shard's report; None for a beat that tells nothing. `ProtocolError` when it is neither."""
     epoch = header.epoch
     match header.kind:
         case Kind.PROGRESS:
@@ -141,6 +149,8 @@ def report_of_frame(header: Header, meta: dict[str, Any]) -> Report | None:
             return Unfollowed(epoch, header.ticket, str(meta.get("reason")))
         case Kind.STOCK:
             return Stocked(epoch, _read(meta, Stock))
+        case Kind.BEAT if meta:
+            return Worked(epoch, _read(meta, _Beat).s_per_byte)
         case Kind.BEAT:
             return None
     raise ProtocolError(f"{header.kind.name} is not a report")

@@ -9,6 +9,7 @@ Whoever reads copies under the block's lock, so nobody sees half a step.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from copy import deepcopy
 from typing import Any
@@ -68,7 +69,7 @@ class LiveBlock(Block):
         with self._lock:
             np.copyto(into, self.values(version))
 
-    def add(self, iteration: int, interval: Interval, gradient: Array | None) -> None:
+    def add(self, iteration: int, interval: Interval, gradient: Array | None) -> float:
         """Apply an accepted gradient sum; None is one of zeros, which counts as a step all the same."""
         document, spec = self._document, self._document.optimizer
         total: np.ndarray[Any, Any] = (
@@ -79,10 +80,12 @@ class LiveBlock(Block):
         with self._lock:
             if self._sealed:
                 raise Sealed
+            began = time.monotonic()
             self._steps += 1
             now, mean = self.values(0), 1.0 / interval.size
             optim.apply(spec, total, mean, now, now, self._state, lr, self._steps)
             self._applied[iteration].append(interval)
+            return time.monotonic() - began
 
     def write(self, advance: Advance) -> float:
         """All of an iteration is applied: only the number changes."""

@@ -17,6 +17,7 @@ from elps.psshard.assignment import Assignment, NotHere
 from elps.psshard.block import Block, Sealed
 from elps.psshard.copies import Connect, Copies
 from elps.psshard.core.applying import part_for
+from elps.psshard.core.labour import Labour
 from elps.psshard.core.part import Advance, Part, Verdict
 from elps.psshard.ending import Ending
 from elps.psshard.estate import Estate
@@ -27,16 +28,23 @@ from elps.psshard.shelf import Shelf
 from elps.psshard.slab import Array, Slab
 from elps.psshard.voice import Voice
 from elps.psshard.wave import Wave
+from elps.psshard.working import Working
+from elps.runtime.emulating import Machine
 from elps.stream.interval import Interval
 
 log = structlog.get_logger()
 
 
-class Member(Ending, Voice):
+class Member(Ending, Working, Voice):
     """One job on one shard."""
 
-    def __init__(self, document: JobDocument, estate: Estate | None = None) -> None:
-        """`estate` is what the term before has left here."""
+    def __init__(
+        self,
+        document: JobDocument,
+        estate: Estate | None = None,
+        machine: Machine | None = None,
+    ) -> None:
+        """`estate` is what the term before has left here; `machine` is what this one is to be like."""
         Shelf.__init__(self)
         Voice.__init__(self)
         self.document = document
@@ -47,6 +55,7 @@ class Member(Ending, Voice):
         self._written: Written | None = None  #: of `_aside`, once it is in the store
         self._low = -1  #: version last reported
         self._copies = Copies(document)
+        self._machine, self._labour = machine or Machine(), Labour()
         self._estate = estate  #: until it is assigned, or something else is
 
     # --- the leader's word --------------------------------------------------------------------------------------------
@@ -284,7 +293,7 @@ class Member(Ending, Voice):
         try:
             if aside is not None and part.leaves(aside.version, iteration):
                 aside.take(partition)
-            slab.add(partition, iteration, interval, gradient)
+            self._add(slab, partition, iteration, interval, gradient)
             with self._lock:
                 part.added(partition, iteration)
             self._advance(part, slab, partition)
@@ -332,7 +341,7 @@ class Member(Ending, Voice):
             if aside is not None and aside.version == advance.iteration:
                 aside.take(partition)
             try:
-                slab.write(advance)
+                self._write(slab, advance)
             except Sealed:
                 return
             self._advanced(part, advance)

@@ -13,13 +13,13 @@ from elps.contracts.epoch import Epoch
 from elps.contracts.errors import ElpsError, InvalidDocument, ProtocolError, TaskError
 from elps.contracts.ids import PartitionId, ShardId
 from elps.contracts.messages import Address, HostJob
-from elps.placement import place
 from elps.psshard.assignment import Assignment
 from elps.psshard.core.commands import Follow
 from elps.psshard.core.inheriting import History, Inheritance
 from elps.psshard.core.moving import Moving
 from elps.psshard.core.replicating import Replicas
 from elps.psshard.core.rules import Rules
+from elps.psshard.core.weighing import Weighing
 from elps.psshard.identity import Identity
 from elps.psshard.wave import Wave
 from elps.storage.checkpoints import Manifest
@@ -43,6 +43,7 @@ class Origin:
         self.placed: dict[PartitionId, ShardId] = {}
         self.addresses = {a.shard: a for a in host.shards}  #: of all shards that may hold any
         self.targets = [a.shard for a in host.shards]  #: those that are to
+        self.weighing = Weighing()  #: how fast they are
         self._carried: int | None = None  #: version at which the map was exchanged last
         self._inherited: Inheritance | None = None  #: what the last opening went on from
         self.history: History | None = None  #: what the values of the epoch in force have come from
@@ -122,7 +123,8 @@ class Origin:
             if not _tiles(slices, elements):
                 raise ProtocolError("the partitions that are there do not add up to them")
             sizes = [stop - start for _, start, stop in slices]
-            placed = place(sizes, self.targets, current=self.placed)
+            by_number = {PartitionId(n): size for n, size in enumerate(sizes)}
+            placed = self.weighing.target(by_number, self.targets, self.placed)
         except (ElpsError, ValueError) as error:
             raise TaskError(f"the task's parameters cannot be laid out: {error}") from error
         self.manifest = source if isinstance(source, Manifest) else None
@@ -153,7 +155,7 @@ class Origin:
 
     def moving(self, numbers: Iterator[int]) -> Moving:
         """The moves to come, from where the partitions are laid out."""
-        return Moving(self._sizes, self.placed, numbers=numbers)
+        return Moving(self._sizes, self.placed, numbers=numbers, weighing=self.weighing)
 
     def replicas(self, numbers: Iterator[int]) -> Replicas:
         """The replicas to come, if the job wants any."""

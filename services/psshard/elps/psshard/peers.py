@@ -88,9 +88,11 @@ class Peers:
             self.tell(shard, epoch, order)
 
     def beat(self) -> None:
-        """Keep the links from falling silent."""
+        """Keep the links from falling silent; the shards tell what they work."""
         for peer in self._remote.values():
             peer.beat()
+        if (worked := self._own.member.worked()) is not None:
+            self._told[0](self._me, worked)
 
     def out_of_reach(self, now: float, among: Collection[ShardId]) -> str:
         """Which of these shards cannot be reached, and why; empty when all can. `now` is monotonic seconds."""

@@ -13,13 +13,19 @@ import msgspec
 import structlog
 
 from elps.contracts.ids import WorkerId
-from elps.contracts.messages import HostJob, IterationRow, JobEvent, WorkerTiming
+from elps.contracts.messages import (
+    ExtraLeases,
+    HostJob,
+    IterationRow,
+    JobEvent,
+    WorkerTiming,
+)
 from elps.contracts.state import Progress
 from elps.contracts.texts import LOGGED_CHARACTERS, REASON_CHARACTERS, shortened
 from elps.optim.schedule import factor
 from elps.psshard.bridge import Bridge
 from elps.psshard.core.clock import Clock
-from elps.psshard.core.commands import Evaluated, IterationDone, Remark
+from elps.psshard.core.commands import Evaluated, IterationDone, Remark, Timing
 from elps.psshard.core.inheriting import Inheritance
 from elps.psshard.core.rules import Rules
 from elps.psshard.origin import Source
@@ -145,6 +151,7 @@ class Reporter:
                         wait_s=t.wait_s,
                         push_s=t.push_s,
                         lease_s=t.lease_s,
+                        extra=_extra(t),
                         **around[worker]._asdict(),
                     )
                     for worker, t in done.timings.items()
@@ -215,6 +222,17 @@ class Reporter:
 
     def _change(self, **changes: object) -> None:
         self.progress = msgspec.structs.replace(self.progress, **changes)
+
+
+def _extra(timing: Timing) -> ExtraLeases | None:
+    if not timing.extra_leases:
+        return None
+    return ExtraLeases(
+        leases=timing.extra_leases,
+        samples=timing.extra_samples,
+        compute_s=timing.extra_s,
+        wait_s=timing.extra_wait_s,
+    )
 
 
 def _counted(rules: Rules, start: int, skips: Iterable[tuple[int, int]]) -> int:

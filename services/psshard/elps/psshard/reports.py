@@ -86,4 +86,12 @@ class Stocked:
     stock: Stock
 
 
-Report = Progressed | Frozen | Written | Trouble | Missed | Followed | Unfollowed | Stocked
+@dataclass(frozen=True)
+class Worked:
+    """What the shard works for a byte of the job and a version, lately; comes with each beat of the link."""
+
+    epoch: Epoch
+    s_per_byte: float
+
+
+Report = Progressed | Frozen | Written | Trouble | Missed | Followed | Unfollowed | Stocked | Worked

@@ -46,6 +46,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     beat_s: Annotated[float, Meta(gt=0, le=60)] = 1.0
     leave_s: Annotated[float, Meta(ge=0, le=3600)] = 45.0
     """How long a shard that is asked to end waits for its jobs to be checkpointed and taken away."""
+    shard_slowdown: str = ""
+    """How its adding and updating is slowed, to emulate another machine (`elps.balance.slowdown`)."""
 
     def __post_init__(self) -> None:
         if self.shard_id and (problem := id_problem(self.shard_id)):

@@ -61,9 +61,9 @@ class Slab:
 
     def add(
         self, partition: PartitionId, iteration: int, interval: Interval, gradient: Array | None
-    ) -> None:
-        """Add an accepted gradient sum; None adds nothing."""
-        self._blocks[partition].add(iteration, interval, gradient)
+    ) -> float:
+        """Add an accepted gradient sum; None adds nothing. Seconds that it took, see `Block.add`."""
+        return self._blocks[partition].add(iteration, interval, gradient)
 
     def write(self, advance: Advance) -> float:
         """Write a partition's next version; see `Block.write`."""

@@ -37,6 +37,7 @@ from elps.scheduler.core.events import (
     PublishEvent,
     RemoveKeys,
     Request,
+    Send,
     ShardRefused,
     WriteRecord,
 )
@@ -109,9 +110,10 @@ class Outbox:
                     (log.warning if warning else log.info)(what, **dict(fields))
         self._wake.set()
 
-    def nudge(self) -> None:
-        """There is something new to tell members, though no record has changed."""
-        self._wake.set()
+    async def say_plan(self, job: JobId) -> None:
+        """Tell a leader its job's new plan of batches, past whatever waits for the store."""
+        if self._bus.connected:
+            await self._say(self._core.plans(job, self._now()))
 
     def answer_to(self, request: Request) -> asyncio.Future[Reply]:
         """The answer to a message, once it may be given; shared by repeats of the message."""
@@ -204,7 +206,10 @@ class Outbox:
         """Say what members are to be told; what is lost here is said again a little later."""
         if not self._bus.connected:
             return
-        for send in self._core.messages(self._now()):
+        await self._say(self._core.messages(self._now()))
+
+    async def _say(self, messages: Sequence[Send]) -> None:
+        for send in messages:
             if not self._in_charge.acts():
                 return
             order = msgspec.structs.replace(send.message, by=self._in_charge.charge)

@@ -201,8 +201,9 @@ class Serving:
 
     async def _on_timings(self, delivery: Delivery) -> None:
         assert self._outbox is not None
-        if self.core.timed(decode(delivery.body, IterationTimings)):
-            self._outbox.nudge()
+        timings = decode(delivery.body, IterationTimings)
+        if self.core.timed(timings):
+            await self._outbox.say_plan(timings.job)
 
     async def _on_job(self, delivery: Delivery) -> None:
         request = Request(delivery.message_id or uuid.uuid4().hex)

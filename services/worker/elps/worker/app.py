@@ -17,12 +17,12 @@ from elps.contracts.epoch import NO_CHARGE
 from elps.contracts.errors import RetryLater
 from elps.contracts.messages import AgentBeat, AgentCommand, LogLines, StartTrainer
 from elps.messaging.port import Delivery, Queue, Subscription
+from elps.runtime.emulating import WORKERS
 from elps.runtime.processes import rss_bytes
 from elps.runtime.schedule import every
 from elps.runtime.service import Context
 from elps.worker.agent.trainers import TRAINER, Trainers
 from elps.worker.settings import read_settings
-from elps.worker.trainer.emulating import VARIABLE
 from elps.worker.zygote.preload import PRELOAD
 
 log = structlog.get_logger(__name__)
@@ -60,7 +60,7 @@ class WorkerAgent:
         self._trainers = Trainers(
             self._settings,
             context.clock,
-            {**os.environ, **context.env, VARIABLE: self._settings.worker_slowdown},
+            {**os.environ, **context.env, WORKERS: self._settings.worker_slowdown},
             self._changed.set,
             trainer=trainer,
             preload=(*preload, *self._settings.preload_modules),

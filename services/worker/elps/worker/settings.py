@@ -14,8 +14,8 @@ from msgspec import Meta
 
 from elps.contracts.errors import SetupError
 from elps.contracts.ids import AgentId, id_problem
+from elps.runtime.emulating import slowdown_for
 from elps.runtime.settings import read
-from elps.worker.trainer.emulating import slowdown_for
 
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 

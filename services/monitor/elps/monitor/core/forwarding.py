@@ -5,10 +5,13 @@ Nothing of it is kept.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from statistics import fmean
 
 from elps.contracts.ids import WorkerId
 from elps.contracts.messages import (
+    ExtraLeases,
     IterationRows,
     IterationTimings,
     TelemetryMessage,
@@ -47,4 +50,17 @@ def _mean(worker: WorkerId, timings: list[WorkerTiming]) -> WorkerMean:
         cpu_process=newest.cpu_process,
         cpu_host=newest.cpu_host,
         memory_bytes=newest.memory_bytes,
+        extra=_mean_extra([t.extra for t in timings]),
+    )
+
+
+def _mean_extra(extras: Sequence[ExtraLeases | None]) -> ExtraLeases | None:
+    some = [extra for extra in extras if extra is not None]
+    if not some:
+        return None
+    return ExtraLeases(
+        leases=math.fsum(e.leases for e in some) / len(extras),
+        samples=math.fsum(e.samples for e in some) / len(extras),
+        compute_s=math.fsum(e.compute_s for e in some) / len(extras),
+        wait_s=math.fsum(e.wait_s for e in some) / len(extras),
     )

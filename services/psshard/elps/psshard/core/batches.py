@@ -28,11 +28,15 @@ class Tail(NamedTuple):
     """Of the batch; 0: nothing is."""
     least: float = 0.0
     """Part of its own share of the batch that a worker's lease has at least: a smaller one is not worth its request."""
+    trial: int = 0
+    """Samples of the next fresh cut alone that are held back for a single lease: what one costs is to be seen."""
 
     def sane(self) -> Tail:
         """What can be done: a tail that cannot be is none."""
-        share, least = (x if math.isfinite(x) else 0.0 for x in self)
-        return Tail(min(max(share, 0.0), MOST_HELD_BACK), min(max(least, 0.0), 1.0))
+        share, least = (x if math.isfinite(x) else 0.0 for x in self[:2])
+        return Tail(
+            min(max(share, 0.0), MOST_HELD_BACK), min(max(least, 0.0), 1.0), max(self.trial, 0)
+        )
 
 
 class Batches:
@@ -71,9 +75,13 @@ class Batches:
         part = sum(known.values())
         return {w: known[w] * scale if w in known else part for w in there}
 
-    def held_back(self, samples: int, granule: int) -> int:
-        """Samples of an iteration of so many that nobody is given beforehand."""
-        return held_back(samples, self.tail.share, granule)
+    def hold_back(self, samples: int, granule: int) -> int:
+        """Samples of an iteration of so many, which is cut now, that nobody is given beforehand."""
+        share, trial = self.tail.share, self.tail.trial
+        self.tail = self.tail._replace(trial=0)
+        if share or not 0 < trial < MOST_HELD_BACK * samples:
+            return held_back(samples, share, granule)
+        return samples - (samples - trial) // granule * granule
 
     def tail_lease(
         self, worker: WorkerId, workers: Iterable[WorkerId], left: int, granule: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from elps.contracts.ids import PartitionId, ShardId, WorkerId
@@ -168,7 +168,26 @@ class Timing:
     pull_s: float = 0.0
     wait_s: float = 0.0
     push_s: float = 0.0
+    """Of the first of them: others are worked on meanwhile."""
     lease_s: float = 0.0
+    extra_leases: int = 0
+    """Beyond the first; the following are of these alone."""
+    extra_samples: int = 0
+    extra_s: float = 0.0
+    """Computing, a part of `compute_s`."""
+    extra_wait_s: float = 0.0
+    """Asking for them, a part of `lease_s`, and pushing them, which is not in `push_s`."""
+
+    @property
+    def beyond_first(self) -> Timing:
+        """The same of a lease that is not the worker's first in the iteration."""
+        return replace(
+            self,
+            extra_leases=1,
+            extra_samples=self.samples,
+            extra_s=self.compute_s,
+            extra_wait_s=self.lease_s,
+        )
 
     def __add__(self, other: Timing) -> Timing:
         return Timing(
@@ -178,6 +197,10 @@ class Timing:
             self.wait_s + other.wait_s,
             self.push_s + other.push_s,
             self.lease_s + other.lease_s,
+            self.extra_leases + other.extra_leases,
+            self.extra_samples + other.extra_samples,
+            self.extra_s + other.extra_s,
+            self.extra_wait_s + other.extra_wait_s,
         )
 
 
@@ -199,7 +222,7 @@ class Remark:
     """Something worth an event.
 
     ``worker_joined``, ``worker_lost``, ``worker_left``, ``released``, ``skipped``, ``partitions_moved``,
-    ``move_given_up``, ``replicated``, ``replicas_given_up``.
+    ``move_given_up``, ``shards_weighed``, ``replicated``, ``replicas_given_up``.
     """
 
     what: str

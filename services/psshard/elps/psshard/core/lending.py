@@ -225,7 +225,7 @@ class Lending:
             self._batches.shares(self._staying),
             self._skips,
             geometry.cut,
-            self._batches.held_back(whole.size, geometry.granule),
+            self._batches.hold_back(whole.size, geometry.granule),
         )
 
     def _of_tail(self, worker: WorkerId, cut: Cut) -> Piece | None:

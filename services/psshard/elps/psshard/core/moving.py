@@ -9,6 +9,8 @@ The partitions that are to move go in *waves* of bounded size, one wave at a tim
 3. *Exchanging*: at that boundary the map is exchanged under the next epoch. It counts once every shard of the old map
    and of the new one has taken it; then work is lent again.
 
+What is to lie where follows from the shards that are wanted and from how fast they are (`Weighing`).
+
 A wave that makes no progress is given up and begun again later. Only while the map is being exchanged there is no way
 back but the checkpoint: a shard may have taken the new map and let its old partitions go.
 """
@@ -21,9 +23,9 @@ from enum import Enum
 from itertools import count
 
 from elps.contracts.ids import PartitionId, ShardId
-from elps.placement import place
 from elps.psshard.core import commands as do
 from elps.psshard.core.commands import Command, Move
+from elps.psshard.core.weighing import Weighing
 
 WAVE_BYTES = 64 << 20
 """Values that move at a time: the copies cost memory and bandwidth while they follow."""
@@ -64,8 +66,12 @@ class Moving:
         placed: Mapping[PartitionId, ShardId],
         wave_bytes: int = WAVE_BYTES,
         numbers: Iterator[int] | None = None,
+        weighing: Weighing | None = None,
     ) -> None:
-        """`numbers` of waves are not given out twice under one epoch, whoever follows for whatever reason."""
+        """`numbers` of waves are not given out twice under one epoch, whoever follows for whatever reason.
+
+        `weighing` is what is known of the shards, by whoever led these moves before.
+        """
         self.placed = dict(placed)  #: the map in force, or being exchanged
         self._sizes, self._wave_bytes = dict(sizes), wave_bytes
         self._wanted: tuple[ShardId, ...] | None = None  #: None: where everything is, is right
@@ -77,6 +83,7 @@ class Moving:
         self._retry_at, self._retry_s = 0.0, FIRST_RETRY_S
         self._obstacle = ""  #: why the last wave was given up
         self._over = False
+        self._weighing = weighing or Weighing()
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
@@ -101,9 +108,11 @@ class Moving:
         """
         if self._over:
             return []
+        self._weighing.reached(version, now)
         wave = self._wave
         if wave is None:
-            return self._begin(now) if now >= self._retry_at and not self._idle else []
+            out = self._weigh(now) if self._idle else []
+            return out + self._begin(now) if now >= self._retry_at and not self._idle else out
         if wave.phase is Phase.FOLLOWING and wave.caught_up(max(version - 1, 0)):
             wave.phase = Phase.SETTLING
         was_behind, wave.behind = wave.behind, not wave.caught_up(version)
@@ -114,6 +123,10 @@ class Moving:
             return []
         behind = ", ".join(sorted(s for s, (held, _) in wave.at.items() if held < version))
         return self.failed(wave.number, f"the copies on {behind} make no progress", now)
+
+    def worked(self, shard: ShardId, s_per_byte: float) -> None:
+        """A shard says what it works for a byte and a version."""
+        self._weighing.told(shard, s_per_byte)
 
     def followed(self, shard: ShardId, wave: int, have: int, version: int, now: float) -> None:
         """A target tells how far its copies are: all hold `version`, and `have` of them more; see `Followed`."""
@@ -217,13 +230,21 @@ class Moving:
     def _moves(self) -> list[Move]:
         if self._wanted is None:
             return []
-        target = place(self._sizes, self._wanted, current=self.placed)
+        target = self._weighing.target(self._sizes, self._wanted, self.placed)
         moves = [
             Move(p, self.placed[p], target[p])
             for p in sorted(target)
             if target[p] != self.placed[p]
         ]
         return sorted(moves, key=lambda m: (m.source in self._wanted, m.partition))  # type: ignore[operator]
+
+    def _weigh(self, now: float) -> list[Command]:
+        """Look whether another share would be better for shards that are not equally fast."""
+        reason = self._weighing.look(self._sizes, self._wanted or (), self.placed, now)
+        if not reason:
+            return []
+        self._idle = False
+        return [do.Remark("shards_weighed", reason)]
 
     def _begin(self, now: float) -> list[Command]:
         moves: list[Move] = []

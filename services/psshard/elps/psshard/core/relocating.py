@@ -46,6 +46,11 @@ class Relocating(Readable):
         self._replicas.followed(shard, wave, have, version, now)
         return self._serve(now)
 
+    def worked(self, shard: ShardId, s_per_byte: float) -> list[Command]:
+        """A shard says what it works for a byte and a version."""
+        self._moving.worked(shard, s_per_byte)
+        return []
+
     def follow_failed(self, wave: int, reason: str, now: float) -> list[Command]:
         """A copy cannot go on following."""
         self._out += self._moving.failed(wave, reason, now)

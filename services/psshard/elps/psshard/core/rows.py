@@ -46,18 +46,19 @@ class Rows:
     def computed(self, iteration: int, worker: WorkerId, timing: Timing) -> None:
         """A lease was computed."""
         row = self._open.setdefault(iteration, _Open())
-        row.timings[worker] = row.timings.get(worker, Timing()) + timing
+        before = row.timings.get(worker)
+        row.timings[worker] = timing if before is None else before + timing.beyond_first
         row.unpushed.add(worker)
 
     def pushed(self, iteration: int, worker: WorkerId, push_s: float) -> None:
-        """A worker's push was acknowledged by every shard; of several leases the first one's is told.
+        """A worker's push was acknowledged by every shard; of several leases the first one's is told by itself.
 
-        That is what a lease takes, as the balancer has to know it; the others are worked on meanwhile.
+        That is what a lease takes, as the balancer has to know it; the others' are what more leases cost.
         """
         row = self._open.get(iteration)
         if row is not None and worker in row.timings:
-            if not row.timings[worker].push_s:
-                row.timings[worker] += Timing(push_s=push_s)
+            first = not row.timings[worker].push_s
+            row.timings[worker] += Timing(push_s=push_s) if first else Timing(extra_wait_s=push_s)
             row.unpushed.discard(worker)
 
     def acknowledged(self, worker: WorkerId) -> set[int]:

@@ -7,9 +7,8 @@ iterations; until then the job goes on by the plan that its leader has.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from elps.balance import Balancer, Decision, Member, Observation, Policy
+from elps.balance import Balancer, Decision, Extra, Member, Observation, Policy
 from elps.contracts.epoch import Term
 from elps.contracts.ids import AgentId, JobId, WorkerId
 from elps.contracts.job import JobDocument
@@ -24,8 +23,7 @@ class Batching:
     """Made for a balanced job when its leader is first heard; lives as long as the job."""
 
     def __init__(self, job: JobId, document: JobDocument) -> None:
-        # What a lease costs whatever its size is not measured apart yet: where that is much, a tail makes it worse.
-        policy = replace(Policy.named(document.batch_policy), may_tail=False)
+        policy = Policy.named(document.batch_policy)
         batch = document.batch
         self._job = job
         self._balancer = Balancer(batch.global_, granule=batch.granule, policy=policy)
@@ -62,7 +60,9 @@ class Batching:
         known = self._term is not None and timings.term == self._term.number
         if not known or len(self._balancer.members) < 2:
             return False
-        decision = self._balancer.observe(timings.iteration, self._observations(timings))
+        decision = self._balancer.observe(
+            timings.iteration, self._observations(timings), _extras(timings)
+        )
         changed, self._foreign = decision.changed or self._foreign, False
         if changed:
             self._say(decision)
@@ -113,7 +113,16 @@ class Batching:
             reason=decision.reason,
             tail=decision.tail,
             least=decision.tail_least,
+            trial=decision.trial,
         )
+
+
+def _extras(timings: IterationTimings) -> dict[WorkerId, Extra]:
+    return {
+        t.worker: Extra(t.extra.leases, t.extra.samples, t.extra.compute_s, t.extra.wait_s)
+        for t in timings.workers
+        if t.extra is not None
+    }
 
 
 def _redone(hosted: HostedJob) -> int:

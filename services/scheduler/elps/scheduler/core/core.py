@@ -47,7 +47,7 @@ from elps.scheduler.core.events import (
 )
 from elps.scheduler.core.fifo import Fifo
 from elps.scheduler.core.groups import Group, Grouped
-from elps.scheduler.core.orders import Topic, orders
+from elps.scheduler.core.orders import Topic, batch_plan, orders
 from elps.scheduler.core.policies import POLICIES
 from elps.scheduler.core.policy import Policy
 from elps.scheduler.core.pool import Holding
@@ -122,11 +122,24 @@ class Core:
         self.book.out.append(Answer(request, reply))
 
     def timed(self, timings: IterationTimings) -> bool:
-        """Take timings of a job's workers; True if members are to be told something new (`messages`).
+        """Take timings of a job's workers; True if its leader is to be told something new (`plans`).
 
         Not an event: it comes many times a second, changes no record, and frees nothing that others might get.
         """
         return leading.timed(self.book, timings)
+
+    def plans(self, job: JobId, now: Moment) -> list[Send]:
+        """What a job's leader is to be told of its batches at once, which waits for no record.
+
+        Its term is one that the leader has shown, so that it is stored; and a plan that is lost is said again.
+        """
+        out = []
+        for record, allocation, live, reign in self.book.holding():
+            if record.id == job:
+                for topic, send in batch_plan(record, allocation, live, reign):
+                    self._said[topic] = (send.message, now.mono)
+                    out.append(send)
+        return out
 
     def messages(self, now: Moment) -> list[Send]:
         """What is to be sent now: new messages at once, repeats at the pace of heartbeats."""

@@ -23,7 +23,7 @@ from elps.contracts.messages import (
 from elps.contracts.state import Allocation, JobRecord
 from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import MemberId, Send
-from elps.scheduler.core.known import Reign
+from elps.scheduler.core.known import Live, Reign
 from elps.scheduler.core.pool import Holding, Pool
 from elps.scheduler.core.resizing import obeyed, targets_of
 
@@ -54,11 +54,20 @@ def orders(book: Book) -> Iterator[tuple[Topic, Send]]:
         if leader is not None:
             if reign.lead is not None and allocation.shards[0] in reign.hosted:
                 yield from _direct(book, record, allocation, reign, reign.lead)
-                plan = live.batching.unheeded(reign.lead) if live.batching is not None else None
-                if plan is not None and plan.term == allocation.term:
-                    lead = allocation.shards[0]
-                    yield Topic(lead, "batches", record.id), Send(lead, plan)
+                yield from batch_plan(record, allocation, live, reign)
             yield from _start(book, record, allocation, reign, leader.address)
+
+
+def batch_plan(
+    record: JobRecord, allocation: Allocation, live: Live, reign: Reign
+) -> Iterator[tuple[Topic, Send]]:
+    """The plan of batches that a job's leader does not show yet, if there is one."""
+    leader = allocation.shards[0]
+    if reign.lead is None or leader not in reign.hosted or live.batching is None:
+        return
+    plan = live.batching.unheeded(reign.lead)
+    if plan is not None and plan.term == allocation.term:
+        yield Topic(leader, "batches", record.id), Send(leader, plan)
 
 
 def _end(book: Book, member: MemberId, holding: Holding, term: Term) -> tuple[Topic, Send]:

@@ -19,12 +19,12 @@ from elps.contracts.epoch import NO_EPOCH, Epoch
 from elps.contracts.errors import ElpsError, ProtocolError, TaskError
 from elps.contracts.messages import StartTrainer
 from elps.contracts.texts import shortened
+from elps.runtime.emulating import Machine
 from elps.stream.interval import Interval
 from elps.tasks.opening import open_job
 from elps.tasks.running import OpenJob
 from elps.wire.connection import Connection, ConnectionEnded
 from elps.wire.frames import Flag, Header, Kind, Status
-from elps.worker.trainer.emulating import Machine
 from elps.worker.trainer.gradient import Gradient
 from elps.worker.trainer.inbox import Inbox
 from elps.worker.trainer.noticing import Noticing
