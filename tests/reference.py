@@ -24,6 +24,17 @@ from elps.tasks.task import SampleRngs, arguments_of
 
 Arrays = dict[str, NDArray[Any]]
 
+STATES = {
+    "momentum": ["momentum"],
+    "nesterov": ["momentum"],
+    "adagrad": ["squares"],
+    "rmsprop": ["v"],
+    "adam": ["m", "v"],
+    "adamw": ["m", "v"],
+    "ftrl": ["z", "squares", "inverse"],
+}
+"""What each optimizer keeps, here, by name."""
+
 
 @dataclass
 class Reference:
@@ -39,7 +50,7 @@ class Reference:
     steps: int
     """Optimizer steps: iterations in which a sample was counted."""
     states: dict[str, Arrays] = field(default_factory=dict)
-    """The optimizer's arrays (``momentum``; ``m``, ``v``) by parameter."""
+    """The optimizer's arrays (`STATES`) by parameter."""
 
     def flat(self) -> NDArray[Any]:
         """The parameters in one vector, in the order of the task's `init`."""
@@ -75,9 +86,7 @@ def run(
     order = Order(document.seed, samples)
     states: dict[str, Arrays] = {
         s: {k: np.zeros_like(v) for k, v in params.items()}
-        for s in {"momentum": ["momentum"], "adam": ["m", "v"], "adamw": ["m", "v"]}.get(
-            document.optimizer.name, []
-        )
+        for s in STATES.get(document.optimizer.name, [])
     }
     result = Reference(params, [], {}, 0, 0, states)
     for t in range(total if iterations is None else min(iterations, total)):
@@ -171,7 +180,9 @@ def textbook_step(
     """One step in the dtype of `value`: new value and new state.
 
     Polyak 1964 (momentum, as torch's SGD with dampening 0), Kingma and Ba 2015 (Adam, algorithm 1),
-    Loshchilov and Hutter 2019 (AdamW). `step` counts from 1.
+    Loshchilov and Hutter 2019 (AdamW), torch's SGD (Nesterov), Duchi et al. 2011 (AdaGrad), Tieleman and
+    Hinton 2012 (RMSprop), McMahan et al. 2013 (FTRL, with its σ as the difference of the inverse rates,
+    so that these may change). `step` counts from 1.
     """
     kind = value.dtype.type
     if spec.name != "adamw" and spec.weight_decay:
@@ -195,6 +206,22 @@ def textbook_step(
 def schedule_factor(schedule: Schedule, step: int, total: int) -> float:
     """The factor at a step counted from 1: warm-up times schedule."""
     warm = step / schedule.warmup if schedule.warmup > step else 1.0
+    if spec.name == "nesterov":
+        velocity = kind(spec.momentum) * state["momentum"] + g
+        return value - kind(lr) * (g + kind(spec.momentum) * velocity), {"momentum": velocity}
+    if spec.name == "adagrad":
+        squares = state["squares"] + g**2
+        return value - kind(lr) * g / (np.sqrt(squares) + kind(spec.eps)), {"squares": squares}
+    if spec.name == "rmsprop":
+        v = kind(spec.alpha) * state["v"] + kind(1 - spec.alpha) * g**2
+        return value - kind(lr) * g / (np.sqrt(v) + kind(spec.eps)), {"v": v}
+    if spec.name == "ftrl":
+        squares = state["squares"] + g**2
+        inverse = (kind(spec.beta) + np.sqrt(squares)) / kind(lr)
+        z = state["z"] + g - (inverse - state["inverse"]) * value
+        new = -(z - np.sign(z) * kind(spec.l1)) / (inverse + kind(spec.l2))
+        new = np.where(np.abs(z) <= spec.l1, kind(0), new)
+        return new, {"z": z, "squares": squares, "inverse": inverse}
     if schedule.name == "step":
         return warm * math.prod([schedule.gamma] * ((step - 1) // schedule.step_size))
     if schedule.name == "cosine":
@@ -202,3 +229,8 @@ def schedule_factor(schedule: Schedule, step: int, total: int) -> float:
         wave = 0.5 * (1 + math.cos(math.pi * x)) if x < 1 else 0.0
         return warm * (schedule.floor + (1 - schedule.floor) * wave)
     return warm
+    if schedule.name == "inverse_sqrt":
+        return min(step / max(schedule.warmup, 1), (max(schedule.warmup, 1) / step) ** 0.5)
+    if schedule.name == "polynomial":
+        x = min((step - 1) / (schedule.total if schedule.total > 0 else total), 1)
+        return warm * (schedule.floor + (1 - schedule.floor) * (1 - x) ** schedule.power)

@@ -68,7 +68,10 @@ def test_every_fault_of_a_document_is_listed_with_its_path() -> None:
     }
     assert "optimiser: unknown; did you mean optimizer?" in found
     assert "data.pth: unknown; did you mean path?" in found
-    assert "optimizer.name: 'adamm' is not one of sgd, momentum, adam, adamw" in found
+    assert (
+        "optimizer.name: 'adamm' is not one of sgd, momentum, nesterov, adagrad, rmsprop, adam, adamw, ftrl"
+        in found
+    )
     assert "workers: expected a table, got a list" in found
     assert "task: missing" in found
 

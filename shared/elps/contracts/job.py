@@ -49,29 +49,43 @@ class Data(_Part, frozen=True, kw_only=True):
 class Optimizer(_Part, frozen=True, kw_only=True):
     """How a gradient becomes a step. The learning rate is multiplied by the schedule."""
 
-    name: Literal["sgd", "momentum", "adam", "adamw"] = "sgd"
+    name: Literal["sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam", "adamw", "ftrl"] = (
+        "sgd"
+    )
     lr: Positive = 0.01
     momentum: Share = 0.9
     beta1: Share = 0.9
+    """``momentum``, ``nesterov``."""
     beta2: Share = 0.999
     eps: Positive = 1e-8
     weight_decay: NonNegative = 0.0
+    """Added to the root of the squares: ``adagrad``, ``rmsprop``, ``adam``, ``adamw``."""
+    alpha: Share = 0.99
+    """``rmsprop``: how much of the running mean of squares is kept at each step."""
+    beta: Annotated[float, Meta(ge=1e-6, le=1e12)] = 1.0
+    """``ftrl``: added to the root of the summed squares, so that the first steps stay small."""
+    l1: NonNegative = 0.0
+    """``ftrl``: parameters whose pull is below this are 0."""
+    l2: NonNegative = 0.0
+    """``ftrl``: strength of the pull towards 0."""
     """Added to the gradient as ``weight_decay * parameter``; decoupled from it under ``adamw``."""
 
 
 class Schedule(_Part, frozen=True, kw_only=True):
     """The factor on the learning rate at each optimizer step."""
 
-    name: Literal["constant", "step", "cosine"] = "constant"
+    name: Literal["constant", "step", "cosine", "inverse_sqrt", "polynomial"] = "constant"
     warmup: Natural = 0
-    """Steps over which the factor rises linearly from 1/warmup to 1."""
+    """Steps over which the factor rises linearly from 1/warmup to 1; ``inverse_sqrt`` falls from there."""
     step_size: Count = 1000
     """``step``: every so many steps the factor is multiplied by `gamma`."""
     gamma: Annotated[float, Meta(gt=0, le=1)] = 0.1
     total: Natural = 0
-    """``cosine``: steps until `floor` is reached; 0 means the job's number of iterations."""
+    """``cosine``, ``polynomial``: steps until `floor` is reached; 0 means the job's number of iterations."""
     floor: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    """``cosine``: the factor at its end."""
+    """``cosine``, ``polynomial``: the factor at their end."""
+    power: Annotated[float, Meta(gt=0, le=100)] = 1.0
+    """``polynomial``: of the share that is left; 1 falls in a straight line."""
 
 
 class Batch(_Part, frozen=True, kw_only=True):
