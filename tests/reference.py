@@ -53,7 +53,7 @@ class Reference:
     """The optimizer's arrays (`STATES`) by parameter."""
 
     def flat(self) -> NDArray[Any]:
-        """The parameters in one vector, in the order of the task's `init`."""
+        """The parameters in one vector, in the order of the task's `init`, the state after the others."""
         return np.concatenate([value.ravel() for value in self.params.values()])
 
 
@@ -72,9 +72,11 @@ def run(
     """
     job = job or open_job(document, env or {})
     dtype = np.dtype(document.dtype)
+    rules = job.layout.rules
     params = {
         k: np.array(v, dtype=dtype) for k, v in job.task.init(init_rng(document.seed)).items()
     }
+    params = {k: params[k] for k in sorted(params, key=lambda k: k in rules)}
     samples = len(job.train)
     geometry = Geometry(samples, document.batch.global_, document.batch.granule)
     total = (
@@ -99,6 +101,9 @@ def run(
             rate = document.optimizer.lr * schedule_factor(document.schedule, result.steps, total)
             for name, value in params.items():
                 mean = sums[name] / dtype.type(count)
+                if name in rules:
+                    params[name] = mean if rules[name] == "mean" else sums[name]
+                    continue
                 mine = {s: arrays[name] for s, arrays in states.items()}
                 params[name], new = textbook_step(
                     document.optimizer, value, mean, mine, rate, result.steps
@@ -134,6 +139,7 @@ def _sums(
                 calls.append((pass_, indices, number))
                 lo = hi
     loss, sums = 0.0, {k: np.zeros_like(v) for k, v in params.items()}
+    seen: set[str] = set()
     for pass_, indices, number in calls:
         extra = {}
         if "rng" in arguments_of(task.loss_and_grad):
@@ -142,7 +148,15 @@ def _sums(
         part, gradient = task.loss_and_grad(dict(params), job.train.get(indices), **extra)
         loss += float(part)
         for name, value in gradient.items():
-            sums[name] = sums[name] + np.asarray(value, dtype=sums[name].dtype)
+            array = np.asarray(value, dtype=sums[name].dtype)
+            rule = job.layout.rules.get(name, "sum")
+            if rule == "mean":
+                array = array * sums[name].dtype.type(len(indices))
+            if rule == "last" or (rule == "max" and name not in seen):
+                sums[name] = array
+            else:
+                sums[name] = np.maximum(sums[name], array) if rule == "max" else sums[name] + array
+            seen.add(name)
     return loss, sums
 
 
@@ -192,20 +206,6 @@ def textbook_step(
     if spec.name == "momentum":
         velocity = kind(spec.momentum) * state["momentum"] + g
         return value - kind(lr) * velocity, {"momentum": velocity}
-    b1, b2 = kind(spec.beta1), kind(spec.beta2)
-    # 1 - 0.999 taken in float32 is off by 1e-5, which would be more than what is compared here.
-    m = b1 * state["m"] + kind(1 - spec.beta1) * g
-    v = b2 * state["v"] + kind(1 - spec.beta2) * g**2
-    m_hat = m / kind(1 - spec.beta1**step)
-    v_hat = v / kind(1 - spec.beta2**step)
-    if spec.name == "adamw":
-        value = value - kind(lr * spec.weight_decay) * value
-    return value - kind(lr) * m_hat / (np.sqrt(v_hat) + kind(spec.eps)), {"m": m, "v": v}
-
-
-def schedule_factor(schedule: Schedule, step: int, total: int) -> float:
-    """The factor at a step counted from 1: warm-up times schedule."""
-    warm = step / schedule.warmup if schedule.warmup > step else 1.0
     if spec.name == "nesterov":
         velocity = kind(spec.momentum) * state["momentum"] + g
         return value - kind(lr) * (g + kind(spec.momentum) * velocity), {"momentum": velocity}
@@ -222,15 +222,29 @@ def schedule_factor(schedule: Schedule, step: int, total: int) -> float:
         new = -(z - np.sign(z) * kind(spec.l1)) / (inverse + kind(spec.l2))
         new = np.where(np.abs(z) <= spec.l1, kind(0), new)
         return new, {"z": z, "squares": squares, "inverse": inverse}
+    b1, b2 = kind(spec.beta1), kind(spec.beta2)
+    # 1 - 0.999 taken in float32 is off by 1e-5, which would be more than what is compared here.
+    m = b1 * state["m"] + kind(1 - spec.beta1) * g
+    v = b2 * state["v"] + kind(1 - spec.beta2) * g**2
+    m_hat = m / kind(1 - spec.beta1**step)
+    v_hat = v / kind(1 - spec.beta2**step)
+    if spec.name == "adamw":
+        value = value - kind(lr * spec.weight_decay) * value
+    return value - kind(lr) * m_hat / (np.sqrt(v_hat) + kind(spec.eps)), {"m": m, "v": v}
+
+
+def schedule_factor(schedule: Schedule, step: int, total: int) -> float:
+    """The factor at a step counted from 1: warm-up times schedule."""
+    warm = step / schedule.warmup if schedule.warmup > step else 1.0
     if schedule.name == "step":
         return warm * math.prod([schedule.gamma] * ((step - 1) // schedule.step_size))
-    if schedule.name == "cosine":
-        x = (step - 1) / (schedule.total if schedule.total > 0 else total)
-        wave = 0.5 * (1 + math.cos(math.pi * x)) if x < 1 else 0.0
-        return warm * (schedule.floor + (1 - schedule.floor) * wave)
-    return warm
     if schedule.name == "inverse_sqrt":
         return min(step / max(schedule.warmup, 1), (max(schedule.warmup, 1) / step) ** 0.5)
     if schedule.name == "polynomial":
         x = min((step - 1) / (schedule.total if schedule.total > 0 else total), 1)
         return warm * (schedule.floor + (1 - schedule.floor) * (1 - x) ** schedule.power)
+    if schedule.name == "cosine":
+        x = (step - 1) / (schedule.total if schedule.total > 0 else total)
+        wave = 0.5 * (1 + math.cos(math.pi * x)) if x < 1 else 0.0
+        return warm * (schedule.floor + (1 - schedule.floor) * wave)
+    return warm

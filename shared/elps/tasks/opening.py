@@ -48,7 +48,7 @@ def open_job(document: JobDocument, env: Mapping[str, str]) -> OpenJob:
     with UserCode(f"task {document.task!r}: init"):
         arrays = task.init(init_rng(document.seed))
     try:
-        layout = Layout.of(arrays, document.dtype)
+        layout = Layout.of(arrays, document.dtype, getattr(task, "state_rules", None))
     except TaskError as error:
         raise TaskError(f"task {document.task!r}: {error}") from error.__cause__
     return OpenJob(
@@ -99,8 +99,8 @@ def _make(made_by: Any, document: JobDocument, data: OpenData | None) -> Any:
     with UserCode(f"task {document.task!r}: making it with {document.task_args!r:.200}"):
         task = made_by(**arguments)
     for method in ("init", "loss_and_grad"):
-        streams = method == "loss_and_grad" and callable(getattr(task, "grad_stream", None))
-        if not streams and not callable(getattr(task, method, None)):
+        other = ("grad_into", "grad_stream") if method == "loss_and_grad" else ()
+        if not any(callable(getattr(task, name, None)) for name in (method, *other)):
             raise TaskError(
                 f"task {document.task!r} has no method {method}; see elps.tasks.task for what a task is"
             )

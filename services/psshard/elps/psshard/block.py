@@ -22,6 +22,7 @@ from elps.contracts.ids import PartitionId
 from elps.contracts.job import JobDocument
 from elps.optim.schedule import factor
 from elps.psshard.core.part import Advance
+from elps.psshard.untrained import Segment, Untrained
 from elps.stream.interval import Interval
 
 Array = NDArray[Any]
@@ -39,8 +40,15 @@ class Sealed(Exception):
 class Block:
     """One partition of `size` elements."""
 
-    def __init__(self, document: JobDocument, size: int, iterations: int) -> None:
+    def __init__(
+        self,
+        document: JobDocument,
+        size: int,
+        iterations: int,
+        untrained: Untrained | None = None,
+    ) -> None:
         self._document, self._iterations = document, iterations
+        self._untrained = untrained or Untrained((), 0, size)
         self.dtype = np.dtype(document.dtype)
         self.size = size
         names = optim.state_names(document.optimizer)
@@ -71,6 +79,7 @@ class Block:
             heir = copy(self)  # with the same values and state, under the same lock
             heir._sealed, heir._filled, heir._slots, heir._tells = False, False, [], []
             heir._sum, heir._skips = np.zeros_like(self._sum), set(self._skips)
+            heir._untrained = self._untrained.afresh()
             return heir
 
     @property
@@ -104,25 +113,29 @@ class Block:
             if self._document.deterministic:
                 self._slots.append((interval, gradient.copy()))
             else:
-                self._add(gradient)
+                self._add(interval, gradient)
 
-    def _add(self, gradient: Array) -> None:
+    def _add(self, interval: Interval, gradient: Array) -> None:
+        trained = self._untrained.trained
         if self._filled:
-            optim.add_into(self._sum, gradient)
+            optim.add_into(self._sum[:trained], gradient[:trained])
         else:
-            optim.copy_into(self._sum, gradient)
-            self._filled = True
+            optim.copy_into(self._sum[:trained], gradient[:trained])
+        if trained < self.size:
+            self._untrained.add(self._sum, interval, gradient, first=not self._filled)
+        self._filled = True
 
     def write(self, advance: Advance) -> float:
         """Write the next version from the sum and return the learning rate used; 0 when no step was taken."""
         with self._lock:
             if self._sealed:
                 raise Sealed
-            for _, gradient in sorted(self._slots, key=lambda slot: slot[0]):
-                self._add(gradient)
+            for interval, gradient in sorted(self._slots, key=lambda slot: slot[0]):
+                self._add(interval, gradient)
             self._slots.clear()
             if advance.count and not self._filled:
                 self._sum[:] = 0
+                self._untrained.nothing(self._sum, self.values(advance.iteration), advance.count)
             lr = self._step(advance)
             for tell in self._tells:
                 tell(advance, self._sum)
@@ -160,7 +173,11 @@ class Block:
             return 0.0
         spec = self._document.optimizer
         lr = spec.lr * factor(self._document.schedule, advance.step, self._iterations)
-        optim.apply(spec, self._sum, 1.0 / advance.count, old, new, self._state, lr, advance.step)
+        part = slice(self._untrained.trained)
+        state = {name: array[part] for name, array in self._state.items()}
+        scale = 1.0 / advance.count
+        optim.apply(spec, self._sum[part], scale, old[part], new[part], state, lr, advance.step)
+        self._untrained.step(self._sum, advance.count, new)
         return lr
 
     def copy(self, version: int) -> dict[str, Array]:
@@ -205,9 +222,13 @@ class Block:
 
 
 def blocks_of(
-    document: JobDocument, partitions: list[tuple[int, int, int]], iterations: int
+    document: JobDocument,
+    partitions: list[tuple[int, int, int]],
+    iterations: int,
+    untrained: tuple[Segment, ...] = (),
 ) -> dict[PartitionId, Block]:
     """Empty blocks for partitions given by number, first element and end."""
     return {
-        PartitionId(n): Block(document, stop - start, iterations) for n, start, stop in partitions
+        PartitionId(n): Block(document, stop - start, iterations, Untrained(untrained, start, stop))
+        for n, start, stop in partitions
     }
