@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import sys
 import tomllib
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytest_asyncio
+import reference
 import torch_loop
 from cluster import Cluster, agent, running, scheduler, shard, size
 from comparing import assert_equal_to_plain_loop
@@ -117,6 +119,34 @@ async def test_a_tasks_state_becomes_one_by_its_rules(
     values = await job.values()
     assert list(values) == ["weights", "bias", "mean", "largest", "steps", "newest"]
     assert values["steps"] == expected.iterations
+
+
+async def test_a_tasks_state_moves_with_the_partitions(cluster: Cluster) -> None:
+    job = await cluster.submit(
+        id="moving",
+        task="standardizing:Standardizing",
+        data={"source": "diabetes"},
+        optimizer={"name": "adam", "lr": 0.01},
+        batch={"global": 40},
+        passes=1_000_000,
+        dtype="float64",
+        workers={"min": 2, "max": 2},
+        shards={"min": 1, "max": 2},
+    )
+    await job.iteration(10)
+    await cluster.client.scale(job.id, shards=1)
+    async with asyncio.timeout(40):
+        while len((await job.record()).allocation.shards) > 1:  # type: ignore[union-attr]
+            await job.iteration(job.rows[-1].iteration + 10)
+    await job.iteration(job.rows[-1].iteration + 10)
+    await cluster.ask("pause", job)
+    await job.paused()
+    done = (await job.manifest()).iteration
+    expected = reference.run(job.document, cluster.env, iterations=done)
+    # However many iterations it came to: what the order of additions makes grows with them.
+    np.testing.assert_allclose(await job.flat(), expected.flat(), rtol=1e-8, atol=1e-8)
+    assert (await job.record()).progress.redone_iterations == 0
+    await cluster.ask("kill", job)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not a dependency")

@@ -83,7 +83,10 @@ def test_every_fault_of_a_document_is_listed_with_its_path() -> None:
         ({"passes": None}, "exactly one"),
         ({"workers": {"min": 3, "max": 2}}, "workers: min 3 is above max 2"),
         ({"shards": {"min": 2}}, "shards: min 2 is above max 1"),
-        ({"stop": {"metric": "loss"}}, "metric and target go together"),
+        ({"stop": {"metric": "loss"}}, "metric goes with target, patience or both"),
+        ({"stop": {"target": 1.0}}, "metric goes with target, patience or both"),
+        ({"stop": {"patience": 3}}, "metric goes with target, patience or both"),
+        ({"stop": {"metric": "m", "target": 1, "min_delta": 0.1}}, "min_delta goes with patience"),
         ({"batch": {"global": 10, "granule": 4}}, "not a multiple"),
     ],
 )

@@ -32,7 +32,8 @@ class Data(_Part, frozen=True, kw_only=True):
     """Where the samples come from and how they are split."""
 
     source: Name
-    """``digits``, ``breast_cancer``, ``diabetes``, ``libsvm``, ``npy``, ``npz`` or ``module:Callable``."""
+    """``digits``, ``breast_cancer``, ``diabetes``, ``libsvm``, ``npy``, ``npz``, ``csv``, ``parquet`` or
+    ``module:Callable``."""
     path: str | None = None
     """File, for the sources that read one; relative to the folder of the worker's ``ELPS_DATA_PATH``, or absolute."""
     args: dict[str, Any] = {}
@@ -54,11 +55,10 @@ class Optimizer(_Part, frozen=True, kw_only=True):
     )
     lr: Positive = 0.01
     momentum: Share = 0.9
-    beta1: Share = 0.9
     """``momentum``, ``nesterov``."""
+    beta1: Share = 0.9
     beta2: Share = 0.999
     eps: Positive = 1e-8
-    weight_decay: NonNegative = 0.0
     """Added to the root of the squares: ``adagrad``, ``rmsprop``, ``adam``, ``adamw``."""
     alpha: Share = 0.99
     """``rmsprop``: how much of the running mean of squares is kept at each step."""
@@ -68,6 +68,7 @@ class Optimizer(_Part, frozen=True, kw_only=True):
     """``ftrl``: parameters whose pull is below this are 0."""
     l2: NonNegative = 0.0
     """``ftrl``: strength of the pull towards 0."""
+    weight_decay: NonNegative = 0.0
     """Added to the gradient as ``weight_decay * parameter``; decoupled from it under ``adamw``."""
 
 
@@ -135,6 +136,10 @@ class Stop(_Part, frozen=True, kw_only=True):
     target: float | None = None
     mode: Literal["max", "min"] = "max"
     """Whether the metric is to rise to the target or to fall to it."""
+    patience: Natural = 0
+    """So many evaluations in a row without a better value of the metric end the job; 0: any number may."""
+    min_delta: NonNegative = 0.0
+    """How much better it has to be than the best one before."""
     time_s: Positive | None = None
     """Training time after which the job ends at the next boundary."""
 
@@ -157,10 +162,17 @@ class JobDocument(_Part, frozen=True, kw_only=True):
     id: str | None = None
     """Chosen by the scheduler when absent."""
     task: Name
-    """A built-in task (``linear``, ``logistic``, ``softmax``, ``mlp``) or ``module:Class`` of an allowed place."""
+    """A built-in task (``linear``, ``logistic``, ``softmax``, ``svm``, ``mlp``) or ``module:Class`` of an allowed
+    place."""
     task_args: dict[str, Any] = {}
     data: Data | None = None
     """May be absent when the task brings its own data."""
+    init: Name | None = None
+    """A safetensors file with the first parameters, in place of the task's own: absolute, or relative to the
+    folder of the worker's ``ELPS_DATA_PATH``."""
+    on_change: Literal["refuse", "accept"] = "refuse"
+    """What becomes of a job that goes on from a checkpoint and finds other data or other code of the task than
+    before: it fails and says which, or takes them as they are now. Their shapes must be the same in any case."""
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
     batch: Batch = Batch()
@@ -202,8 +214,11 @@ def semantic_problems(job: JobDocument) -> list[str]:
             problems.append(f"{name}: min {pool.min} is above max {pool.max}")
     if job.replicas and job.shards.max < 2:
         problems.append("replicas: 1 needs a second shard; give shards.max 2 or more")
-    if (job.stop.metric is None) != (job.stop.target is None):
-        problems.append("stop: metric and target go together; give both or neither")
+    aims = job.stop.target is not None or job.stop.patience > 0
+    if (job.stop.metric is not None) != aims:
+        problems.append("stop: metric goes with target, patience or both, and these with a metric")
+    if job.stop.min_delta and not job.stop.patience:
+        problems.append("stop: min_delta goes with patience; give that, too, or leave it out")
     if job.batch.global_ % job.batch.granule:
         problems.append(
             f"batch: global {job.batch.global_} is not a multiple of granule {job.batch.granule}"

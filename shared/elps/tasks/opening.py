@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from elps.stream.order import init_rng, permutation
 from elps.tasks import builtin
 from elps.tasks.layout import Layout
 from elps.tasks.running import OpenJob
+from elps.tasks.starting import read_start
 from elps.tasks.task import ANY, arguments_of
 
 __all__ = ["OpenJob", "open_job", "preload"]
@@ -59,6 +61,7 @@ def open_job(document: JobDocument, env: Mapping[str, str]) -> OpenJob:
         layout=layout,
         fingerprint=_fingerprint(document, data),
         code_hash=hashlib.sha256(f"{code_hash} {data.code_hash}".encode()).hexdigest(),
+        start=partial(read_start, file, env, layout) if (file := document.init) else None,
     )
 
 

@@ -59,8 +59,11 @@ class OpenJob:
 
     def initial(self) -> Floats:
         """The parameters of version 0, shape (layout.size,); the same whoever computes them."""
-        with UserCode(f"{self.name}: init"):
-            arrays = self.task.init(init_rng(self.document.seed))
+        if self.start is not None:
+            arrays = self.start()
+        else:
+            with UserCode(f"{self.name}: init"):
+                arrays = self.task.init(init_rng(self.document.seed))
         flat = np.zeros(self.layout.size, self.layout.dtype)
         try:
             self.layout.pack(arrays, flat)
@@ -84,7 +87,8 @@ class OpenJob:
         emit: Emit | None = None,
     ) -> float:
         """Sum of loss and gradient over an interval of the sample stream; the gradient overwrites
-        `grad_out`.
+        `grad_out`. In place of a gradient stands what the interval gives to the state's next value:
+        with the rule ``mean`` that is the value times the samples, else the value.
 
         `params` and `grad_out` are of shape (layout.size,) and share no memory; the interval lies
         in one pass and, with a granule, begins at one. `emit(name)` is called once for each

@@ -120,6 +120,7 @@ class Lead(Resuming):
                     replicas=self.origin.replicas(numbers),
                     ahead=isinstance(source, Inheritance) and source.ahead,
                     batches=self._directions.batches,
+                    trend=self.reporter.trend,
                 )
                 if isinstance(source, Inheritance):
                     clock.go_on(self.reporter.progress.metrics)
