@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tomllib
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from elps.contracts.codec import parse_job  # noqa: E402
 from elps.contracts.errors import TaskError  # noqa: E402
 from elps.contracts.ids import PartitionId  # noqa: E402
 from elps.contracts.job import Batch, JobDocument  # noqa: E402
+from elps.data.fingerprint import dataset_fingerprint  # noqa: E402
 from elps.psshard.block import blocks_of  # noqa: E402
 from elps.psshard.core.part import Advance  # noqa: E402
 from elps.psshard.untrained import Segment  # noqa: E402
@@ -29,7 +31,7 @@ from elps.stream.interval import Interval  # noqa: E402
 from elps.tasks.layout import Layout  # noqa: E402
 from elps.tasks.opening import open_job  # noqa: E402
 from elps.tasks.running import OpenJob  # noqa: E402
-from elps.tasks.torch import BATCH_NORM, TorchTask  # noqa: E402
+from elps.tasks.torch import BATCH_NORM, Items, TorchTask  # noqa: E402
 
 EXAMPLE = torch_loop.FOLDER / "digits_cnn.toml"
 ENV = {"ELPS_TASK_PATH": str(torch_loop.FOLDER)}
@@ -276,6 +278,18 @@ def test_sparse_and_thrown_away_gradients_end_where_they_belong() -> None:
         outs.append(gradient(job, 0, 24)[1])
     np.testing.assert_allclose(outs[0], outs[1], rtol=1e-12)
     assert np.abs(outs[0]).max() > 1
+
+
+def test_a_dataset_of_torch_is_the_data_of_a_job() -> None:
+    points = Points()
+    dataset = torch.utils.data.TensorDataset(torch.tensor(points.x), torch.tensor(points.y))
+    job = opened(TorchTask(dense(nn.Tanh()), functional.cross_entropy))
+    mine, theirs = gradient(job, 3, 20), gradient(replace(job, train=Items(dataset)), 3, 20)
+    assert len(Items(dataset)) == 120
+    assert (mine[0], mine[1].tobytes()) == (theirs[0], theirs[1].tobytes())
+    assert dataset_fingerprint(Items(dataset)) == dataset_fingerprint(Items(dataset))
+    other = torch.utils.data.TensorDataset(torch.tensor(points.x + 1), torch.tensor(points.y))
+    assert dataset_fingerprint(Items(dataset)) != dataset_fingerprint(Items(other))
 
 
 def test_a_trainer_computes_with_one_thread() -> None:

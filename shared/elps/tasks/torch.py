@@ -155,6 +155,25 @@ class TorchTask:
         return (outputs, targets), loss.sum()
 
 
+class Items:
+    """A `torch.utils.data.Dataset` of numbered items as the data of a job.
+
+    Batches are put together by `collate`, by default as torch's `DataLoader` does. An item must be the
+    same each time that it is asked for: a random transformation belongs into the module.
+    """
+
+    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None = None) -> None:
+        self._dataset = dataset
+        self._collate = collate or torch.utils.data.default_collate
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def get(self, indices: NDArray[np.int64]) -> Any:
+        """The batch of these items."""
+        return self._collate([self._dataset[int(i)] for i in indices])
+
+
 @dataclass
 class _Bound:
     """A module whose parameters and gradients lie in arrays of elps."""
