@@ -24,6 +24,17 @@ from elps.tasks.task import SampleRngs, arguments_of
 
 Arrays = dict[str, NDArray[Any]]
 
+STATES = {
+    "momentum": ["momentum"],
+    "nesterov": ["momentum"],
+    "adagrad": ["squares"],
+    "rmsprop": ["v"],
+    "adam": ["m", "v"],
+    "adamw": ["m", "v"],
+    "ftrl": ["z", "squares", "inverse"],
+}
+"""What each optimizer keeps, here, by name."""
+
 
 @dataclass
 class Reference:
@@ -39,10 +50,10 @@ class Reference:
     steps: int
     """Optimizer steps: iterations in which a sample was counted."""
     states: dict[str, Arrays] = field(default_factory=dict)
-    """The optimizer's arrays (``momentum``; ``m``, ``v``) by parameter."""
+    """The optimizer's arrays (`STATES`) by parameter."""
 
     def flat(self) -> NDArray[Any]:
-        """The parameters in one vector, in the order of the task's `init`."""
+        """The parameters in one vector, in the order of the task's `init`, the state after the others."""
         return np.concatenate([value.ravel() for value in self.params.values()])
 
 
@@ -61,9 +72,11 @@ def run(
     """
     job = job or open_job(document, env or {})
     dtype = np.dtype(document.dtype)
+    rules = job.layout.rules
     params = {
         k: np.array(v, dtype=dtype) for k, v in job.task.init(init_rng(document.seed)).items()
     }
+    params = {k: params[k] for k in sorted(params, key=lambda k: k in rules)}
     samples = len(job.train)
     geometry = Geometry(samples, document.batch.global_, document.batch.granule)
     total = (
@@ -75,9 +88,7 @@ def run(
     order = Order(document.seed, samples)
     states: dict[str, Arrays] = {
         s: {k: np.zeros_like(v) for k, v in params.items()}
-        for s in {"momentum": ["momentum"], "adam": ["m", "v"], "adamw": ["m", "v"]}.get(
-            document.optimizer.name, []
-        )
+        for s in STATES.get(document.optimizer.name, [])
     }
     result = Reference(params, [], {}, 0, 0, states)
     for t in range(total if iterations is None else min(iterations, total)):
@@ -90,6 +101,9 @@ def run(
             rate = document.optimizer.lr * schedule_factor(document.schedule, result.steps, total)
             for name, value in params.items():
                 mean = sums[name] / dtype.type(count)
+                if name in rules:
+                    params[name] = mean if rules[name] == "mean" else sums[name]
+                    continue
                 mine = {s: arrays[name] for s, arrays in states.items()}
                 params[name], new = textbook_step(
                     document.optimizer, value, mean, mine, rate, result.steps
@@ -125,6 +139,7 @@ def _sums(
                 calls.append((pass_, indices, number))
                 lo = hi
     loss, sums = 0.0, {k: np.zeros_like(v) for k, v in params.items()}
+    seen: set[str] = set()
     for pass_, indices, number in calls:
         extra = {}
         if "rng" in arguments_of(task.loss_and_grad):
@@ -133,7 +148,15 @@ def _sums(
         part, gradient = task.loss_and_grad(dict(params), job.train.get(indices), **extra)
         loss += float(part)
         for name, value in gradient.items():
-            sums[name] = sums[name] + np.asarray(value, dtype=sums[name].dtype)
+            array = np.asarray(value, dtype=sums[name].dtype)
+            rule = job.layout.rules.get(name, "sum")
+            if rule == "mean":
+                array = array * sums[name].dtype.type(len(indices))
+            if rule == "last" or (rule == "max" and name not in seen):
+                sums[name] = array
+            else:
+                sums[name] = np.maximum(sums[name], array) if rule == "max" else sums[name] + array
+            seen.add(name)
     return loss, sums
 
 
@@ -171,7 +194,9 @@ def textbook_step(
     """One step in the dtype of `value`: new value and new state.
 
     Polyak 1964 (momentum, as torch's SGD with dampening 0), Kingma and Ba 2015 (Adam, algorithm 1),
-    Loshchilov and Hutter 2019 (AdamW). `step` counts from 1.
+    Loshchilov and Hutter 2019 (AdamW), torch's SGD (Nesterov), Duchi et al. 2011 (AdaGrad), Tieleman and
+    Hinton 2012 (RMSprop), McMahan et al. 2013 (FTRL, with its σ as the difference of the inverse rates,
+    so that these may change). `step` counts from 1.
     """
     kind = value.dtype.type
     if spec.name != "adamw" and spec.weight_decay:
@@ -181,6 +206,22 @@ def textbook_step(
     if spec.name == "momentum":
         velocity = kind(spec.momentum) * state["momentum"] + g
         return value - kind(lr) * velocity, {"momentum": velocity}
+    if spec.name == "nesterov":
+        velocity = kind(spec.momentum) * state["momentum"] + g
+        return value - kind(lr) * (g + kind(spec.momentum) * velocity), {"momentum": velocity}
+    if spec.name == "adagrad":
+        squares = state["squares"] + g**2
+        return value - kind(lr) * g / (np.sqrt(squares) + kind(spec.eps)), {"squares": squares}
+    if spec.name == "rmsprop":
+        v = kind(spec.alpha) * state["v"] + kind(1 - spec.alpha) * g**2
+        return value - kind(lr) * g / (np.sqrt(v) + kind(spec.eps)), {"v": v}
+    if spec.name == "ftrl":
+        squares = state["squares"] + g**2
+        inverse = (kind(spec.beta) + np.sqrt(squares)) / kind(lr)
+        z = state["z"] + g - (inverse - state["inverse"]) * value
+        new = -(z - np.sign(z) * kind(spec.l1)) / (inverse + kind(spec.l2))
+        new = np.where(np.abs(z) <= spec.l1, kind(0), new)
+        return new, {"z": z, "squares": squares, "inverse": inverse}
     b1, b2 = kind(spec.beta1), kind(spec.beta2)
     # 1 - 0.999 taken in float32 is off by 1e-5, which would be more than what is compared here.
     m = b1 * state["m"] + kind(1 - spec.beta1) * g
@@ -197,6 +238,11 @@ def schedule_factor(schedule: Schedule, step: int, total: int) -> float:
     warm = step / schedule.warmup if schedule.warmup > step else 1.0
     if schedule.name == "step":
         return warm * math.prod([schedule.gamma] * ((step - 1) // schedule.step_size))
+    if schedule.name == "inverse_sqrt":
+        return min(step / max(schedule.warmup, 1), (max(schedule.warmup, 1) / step) ** 0.5)
+    if schedule.name == "polynomial":
+        x = min((step - 1) / (schedule.total if schedule.total > 0 else total), 1)
+        return warm * (schedule.floor + (1 - schedule.floor) * (1 - x) ** schedule.power)
     if schedule.name == "cosine":
         x = (step - 1) / (schedule.total if schedule.total > 0 else total)
         wave = 0.5 * (1 + math.cos(math.pi * x)) if x < 1 else 0.0

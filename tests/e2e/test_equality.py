@@ -98,6 +98,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "optimizer": {"name": "adamw", "lr": 0.01, "weight_decay": 0.1},
         "schedule": {"name": "cosine", "warmup": 10, "floor": 0.05},
     },
+    "ftrl, polynomial after a warm-up": {
+        "optimizer": {"name": "ftrl", "lr": 0.1, "l1": 0.1, "l2": 0.01},
+        "schedule": {"name": "polynomial", "warmup": 5, "power": 2.0, "floor": 0.1},
+    },
     "adam, weight decay, short cosine": {
         "optimizer": {"name": "adam", "lr": 0.01, "weight_decay": 0.001, "beta1": 0.8},
         "schedule": {"name": "cosine", "total": 40},

@@ -188,6 +188,27 @@ async def test_a_job_stops_when_its_metric_reaches_the_target(cluster: Cluster) 
     assert (record.progress.metrics["square"] or 0.0) <= target * (1 + 1e-9)
 
 
+async def test_a_job_stops_when_its_metric_gets_no_better(cluster: Cluster) -> None:
+    document = regression(None, evaluate={"every": 5, "at_end": False})
+    course = (await plain(cluster.document(**document), cluster.env)).evaluations
+    best, waited, end = float("inf"), 0, 0
+    for at, metrics in sorted(course.items()):
+        better = metrics["square"] < best - 0.02
+        best, waited = (metrics["square"], 0) if better else (best, waited + 1)
+        if waited == 2:
+            end = at
+            break
+    assert 10 < end < 190
+    stop = {"metric": "square", "patience": 2, "min_delta": 0.02, "mode": "min"}
+    job = await cluster.submit(**document, stop=stop)
+    record = await job.finished()
+    assert end <= record.progress.iteration <= end + 2
+    assert "square has been no better than" in record.reason
+    manifest = await job.manifest()
+    for told in (record.progress, manifest):
+        assert (told.best, told.best_iteration, told.stale) == (pytest.approx(best), end - 10, 2)
+
+
 async def test_a_job_stops_when_its_time_is_over(cluster: Cluster) -> None:
     job = await cluster.submit(**regression(None, passes=100_000, stop={"time_s": 1.0}))
     record = await job.finished()

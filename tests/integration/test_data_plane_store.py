@@ -230,6 +230,34 @@ def test_other_data_than_at_the_checkpoint_ends_the_job_with_the_difference(
     assert "content of the data: data and other" in comes_to(stack, "failed")
 
 
+@pytest.mark.parametrize("what", ["fingerprint", "code_hash"])
+def test_other_data_or_code_are_accepted_where_the_document_says_so(
+    stack_of: Callable[..., Stack], what: str
+) -> None:
+    stack = stack_of()
+    two_checkpoints(stack, EVERY_10)
+    doc = msgspec.structs.replace(EVERY_10, on_change="accept")
+    message = stack.host(doc, 2, workers=2, progress=Progress(iteration=25, checkpoint=20))
+    stack.trainer(message, 2, says=identity(**{what: "other"}))
+    stale = stack.trainer(message, 3)  # as it was: only the first one's word is taken
+    comes_to(stack, "finished")
+    assert (final(stack) == -30).all()
+    (changed,) = [e for e in stack.leader.events if e.what == "changed"]
+    assert "and other" in changed.reason
+    assert getattr(manifests(stack)[0], what) == "other"
+    stale.join(10)
+    assert "another job than the first trainer" in stale.ended
+
+
+def test_another_number_of_samples_is_never_accepted(stack_of: Callable[..., Stack]) -> None:
+    stack = stack_of()
+    two_checkpoints(stack, EVERY_10)
+    doc = msgspec.structs.replace(EVERY_10, on_change="accept")
+    message = stack.host(doc, 2, progress=Progress(iteration=25, checkpoint=20))
+    stack.trainer(message, 2, says=identity(samples=9))
+    assert "number of samples: 8 and 9" in comes_to(stack, "failed")
+
+
 @pytest.mark.parametrize("change", [{"partitions": []}, {"dtype": "float32 "}, {"layout": {}}])
 def test_a_manifest_that_makes_no_sense_ends_the_job_in_words(
     stack_of: Callable[..., Stack], change: dict[str, Any]

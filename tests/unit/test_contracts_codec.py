@@ -68,7 +68,10 @@ def test_every_fault_of_a_document_is_listed_with_its_path() -> None:
     }
     assert "optimiser: unknown; did you mean optimizer?" in found
     assert "data.pth: unknown; did you mean path?" in found
-    assert "optimizer.name: 'adamm' is not one of sgd, momentum, adam, adamw" in found
+    assert (
+        "optimizer.name: 'adamm' is not one of sgd, momentum, nesterov, adagrad, rmsprop, adam, adamw, ftrl"
+        in found
+    )
     assert "workers: expected a table, got a list" in found
     assert "task: missing" in found
 
@@ -80,7 +83,10 @@ def test_every_fault_of_a_document_is_listed_with_its_path() -> None:
         ({"passes": None}, "exactly one"),
         ({"workers": {"min": 3, "max": 2}}, "workers: min 3 is above max 2"),
         ({"shards": {"min": 2}}, "shards: min 2 is above max 1"),
-        ({"stop": {"metric": "loss"}}, "metric and target go together"),
+        ({"stop": {"metric": "loss"}}, "metric goes with target, patience or both"),
+        ({"stop": {"target": 1.0}}, "metric goes with target, patience or both"),
+        ({"stop": {"patience": 3}}, "metric goes with target, patience or both"),
+        ({"stop": {"metric": "m", "target": 1, "min_delta": 0.1}}, "min_delta goes with patience"),
         ({"batch": {"global": 10, "granule": 4}}, "not a multiple"),
     ],
 )

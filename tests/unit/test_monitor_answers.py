@@ -76,6 +76,7 @@ def test_a_row_tells_each_workers_batch_and_times(state: State) -> None:
         "lease_s": 0.05,
         "cpu_process": None,
         "cpu_host": None,
+        "extra": None,
         "memory_bytes": None,
     }
     assert found["duration_s"] == 0.5

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -45,9 +47,37 @@ def test_cosine_takes_its_own_total_before_the_jobs() -> None:
     assert factor(Schedule(name="cosine", total=4), 3, 1000) == pytest.approx(0.5)
 
 
-def test_cosine_without_a_length_is_refused() -> None:
-    with pytest.raises(ValueError, match="number of steps"):
-        factor(Schedule(name="cosine"), 1, 0)
+@pytest.mark.parametrize("name", ["cosine", "polynomial"])
+def test_a_schedule_with_an_end_is_refused_without_a_length(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} needs the number of steps"):
+        factor(Schedule(name=name), 1, 0)  # type: ignore[arg-type]
+
+
+def test_polynomial_falls_to_the_floor_and_stays() -> None:
+    assert factors(Schedule(name="polynomial", total=4), 6) == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+    squared = Schedule(name="polynomial", total=4, power=2, floor=0.2)
+    assert factors(squared, 6) == pytest.approx([1.0, 0.65, 0.4, 0.25, 0.2, 0.2])
+
+
+def test_inverse_square_root_rises_to_1_at_the_end_of_the_warm_up_and_falls_from_there() -> None:
+    rising = factors(Schedule(name="inverse_sqrt", warmup=4), 4)
+    assert rising == [0.25, 0.5, 0.75, 1.0]
+    assert factor(Schedule(name="inverse_sqrt", warmup=4), 16, 0) == 0.5
+    assert factors(Schedule(name="inverse_sqrt"), 4) == pytest.approx(
+        [s**-0.5 for s in (1, 2, 3, 4)]
+    )
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not a dependency")
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
+def test_polynomial_is_torchs(power: float) -> None:
+    torch: Any = pytest.importorskip("torch")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    theirs = torch.optim.lr_scheduler.PolynomialLR(optimizer, total_iters=7, power=power)
+    for ours in factors(Schedule(name="polynomial", total=7, power=power), 9):
+        assert ours == pytest.approx(theirs.get_last_lr()[0], rel=1e-12, abs=1e-12)
+        optimizer.step()
+        theirs.step()
 
 
 def test_warm_up_multiplies_the_schedule() -> None:
@@ -61,7 +91,7 @@ def test_steps_count_from_1() -> None:
 
 
 @given(
-    name=st.sampled_from(["constant", "step", "cosine"]),
+    name=st.sampled_from(["constant", "step", "cosine", "inverse_sqrt", "polynomial"]),
     warmup=st.integers(0, 50),
     step=st.integers(1, 10**7),
     total=st.integers(1, 10**6),

@@ -19,7 +19,7 @@ from elps.contracts.job import Optimizer
 from elps.optim import add_into, all_finite, apply, copy_into, state_names, warm_up
 from elps.optim.kernels import chosen_kernels, kernels
 
-NAMES = ("sgd", "momentum", "adam", "adamw")
+NAMES = ("sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam", "adamw", "ftrl")
 DTYPES = ("float32", "float64")
 
 
@@ -32,7 +32,8 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def spec_of(name: str, **more: float) -> Optimizer:
-    return Optimizer(name=name, **{"weight_decay": 0.01, **more})  # type: ignore[arg-type]
+    given = {"weight_decay": 0.01, **({"l1": 0.05, "l2": 0.1} if name == "ftrl" else {}), **more}
+    return Optimizer(name=name, **given)  # type: ignore[arg-type]
 
 
 def arrays_for(
@@ -56,12 +57,34 @@ def textbook(
     if spec.name == "momentum":
         velocity = spec.momentum * state["momentum"] + g
         return value - lr * velocity, {"momentum": velocity}
+    if spec.name == "nesterov":
+        velocity = spec.momentum * state["momentum"] + g
+        return value - lr * (g + spec.momentum * velocity), {"momentum": velocity}
+    if spec.name == "adagrad":
+        squares = state["squares"] + g**2
+        return value - lr * g / (np.sqrt(squares) + spec.eps), {"squares": squares}
+    if spec.name == "rmsprop":
+        v = spec.alpha * state["v"] + (1 - spec.alpha) * g**2
+        return value - lr * g / (np.sqrt(v) + spec.eps), {"v": v}
+    if spec.name == "ftrl":
+        squares = state["squares"] + g**2
+        z = state["pull"] - value * (spec.beta + np.sqrt(state["squares"])) / lr
+        new, z = proximal(spec, g, value, z, state["squares"], lr)
+        return new, {"pull": z + new * (spec.beta + np.sqrt(squares)) / lr, "squares": squares}
     m = spec.beta1 * state["m"] + (1 - spec.beta1) * g
     v = spec.beta2 * state["v"] + (1 - spec.beta2) * g**2
     m_hat, v_hat = m / (1 - spec.beta1**step), v / (1 - spec.beta2**step)
     if spec.name == "adamw":
         value = value - lr * spec.weight_decay * value
     return value - lr * m_hat / (np.sqrt(v_hat) + spec.eps), {"m": m, "v": v}
+
+
+def proximal(spec: Optimizer, g: Any, w: Any, z: Any, squares: Any, lr: float) -> tuple[Any, Any]:
+    """McMahan et al. 2013, algorithm 1, with its own words: new weights and new z."""
+    sigma = (np.sqrt(squares + g**2) - np.sqrt(squares)) / lr
+    z = z + g - sigma * w
+    shrunk = -(z - np.sign(z) * spec.l1) / ((spec.beta + np.sqrt(squares + g**2)) / lr + spec.l2)
+    return np.where(np.abs(z) <= spec.l1, 0.0, shrunk), z
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -106,13 +129,16 @@ def test_the_two_ways_agree_on_any_input(
         _, values, out, state = arrays_for(spec, acc.size, dtype)
         real = acc.dtype.type
         common = (acc, real(scale), real(3), real(decay), values, out)
-        if name == "sgd":
-            chosen.sgd(*common, real(0.1))
-        elif name == "momentum":
-            chosen.momentum(*common, real(0.1), real(0.9), state["momentum"])
-        else:
-            scalars = [real(x) for x in (0.999, 0.01, 0.9, 0.1, 0.99, 0.01, 1.2, 1e-8)]
-            chosen.adam(*common, *scalars, state["m"], state["v"])
+        scalars = {
+            "sgd": [0.1],
+            "momentum": [0.1, 0.9],
+            "nesterov": [0.1, 0.9],
+            "adagrad": [0.1, 1e-8],
+            "rmsprop": [0.1, 0.99, 0.01, 1e-8],
+            "ftrl": [0.1, 1.0, 0.5, -0.5, 0.2],
+        }.get(name, [0.999, 0.01, 0.9, 0.1, 0.99, 0.01, 1.2, 1e-8])
+        step = getattr(chosen, "adam" if name == "adamw" else name)
+        step(*common, *map(real, scalars), *state.values())
         results.append([out, *state.values()])
         assert chosen.all_finite(acc) == bool(np.isfinite(acc).all())
     for compiled, plain in zip(*results, strict=True):
@@ -143,8 +169,38 @@ def test_fifty_steps_follow_the_textbook(name: str, dtype: str, way: str) -> Non
         np.testing.assert_allclose(array, expected_state[s], rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("start", [0.0, 1.0])
+def test_ftrl_is_the_papers_and_begins_where_the_parameters_are(start: float, way: str) -> None:
+    spec = Optimizer(name="ftrl", l1=0.3, l2=0.5, beta=0.7)
+    rng = np.random.default_rng(6)
+    values = start * rng.standard_normal(200)
+    state = {s: np.zeros_like(values) for s in state_names(spec)}
+    expected, squares = values.copy(), np.zeros(200)
+    z = -expected * spec.beta / 0.1  # where nothing pulls, this is the start's own equation
+    for step in range(1, 41):
+        g = rng.standard_normal(200) * (rng.random(200) < 0.3)
+        apply(spec, g, 1.0, values, values, state, 0.1, step)
+        expected, z = proximal(spec, g, expected, z, squares, 0.1)
+        squares += g**2
+        np.testing.assert_allclose(values, expected, rtol=1e-12, atol=1e-12)
+    assert 0 < (values == 0).sum() < 200  # l1 makes zeros, not only small numbers
+
+
+def test_a_lower_rate_makes_ftrls_steps_smaller_and_leaves_the_values(way: str) -> None:
+    # The paper's z / (√n / lr) would take them to a tenth of what they are.
+    spec = Optimizer(name="ftrl")
+    values = np.array([0.0, 0.0])
+    state = {s: np.zeros_like(values) for s in state_names(spec)}
+    for step in range(1, 11):
+        apply(spec, np.array([1.0, -2.0]), 1.0, values, values, state, 1.0, step)
+    before = values.copy()
+    apply(spec, np.array([1e-6, 1e-6]), 1.0, values, values, state, 0.1, 11)
+    np.testing.assert_allclose(values, before, atol=1e-6)
+    assert np.abs(before).min() > 1
+
+
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not a dependency")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "ftrl"])
 def test_twenty_steps_follow_torch(name: str, way: str) -> None:
     torch: Any = pytest.importorskip("torch")
     spec = spec_of(name)
@@ -155,6 +211,9 @@ def test_twenty_steps_follow_torch(name: str, way: str) -> None:
     optimizer = {
         "sgd": lambda: torch.optim.SGD([parameter], **both),
         "momentum": lambda: torch.optim.SGD([parameter], momentum=0.9, **both),
+        "nesterov": lambda: torch.optim.SGD([parameter], momentum=0.9, nesterov=True, **both),
+        "adagrad": lambda: torch.optim.Adagrad([parameter], eps=1e-8, **both),
+        "rmsprop": lambda: torch.optim.RMSprop([parameter], **both),
         "adam": lambda: torch.optim.Adam([parameter], **both),
         "adamw": lambda: torch.optim.AdamW([parameter], **both),
     }[name]()
@@ -182,7 +241,7 @@ def test_a_scale_that_is_no_reciprocal_multiplies(way: str) -> None:
     assert values.tolist() == [-0.3]
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw"])
+@pytest.mark.parametrize("name", ["adagrad", "rmsprop", "adam", "adamw"])
 def test_a_parameter_without_gradient_stays_put_with_the_smallest_eps(name: str, way: str) -> None:
     values = np.ones(3, np.float32)
     spec = Optimizer(name=name, eps=1e-60)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import scipy.sparse
 from elps.contracts.errors import TaskError
 from elps.data.dataset import Samples
 from elps.tasks.builtin import TASKS
-from elps.tasks.builtin.losses import logistic, softmax
+from elps.tasks.builtin.losses import hinge, logistic, softmax, squared_hinge
 
 ROWS, FEATURES = 12, 5
 
@@ -19,6 +19,8 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "linear": ("linear", {"l2": 0.1}, "real"),
     "logistic 0/1": ("logistic", {}, "two"),
     "logistic -1/1": ("logistic", {"l2": 0.3}, "signs"),
+    "svm 0/1": ("svm", {}, "two"),
+    "svm -1/1, squared": ("svm", {"l2": 0.3, "loss": "squared_hinge"}, "signs"),
     "softmax": ("softmax", {"l2": 0.2}, "four"),
     "mlp relu softmax": ("mlp", {"hidden": [7, 6], "l2": 0.1}, "four"),
     "mlp tanh squared": ("mlp", {"hidden": [4], "activation": "tanh", "loss": "squared"}, "real"),
@@ -132,6 +134,16 @@ def test_huge_scores_neither_overflow_nor_lose_the_loss(dtype: str) -> None:
     np.testing.assert_allclose(derivative, [[1, -1], [-1, 1], [-0.5, 0.5]], atol=1e-6)
 
 
+def test_the_hinge_counts_what_lacks_of_a_margin_of_1() -> None:
+    scores, y = np.array([2.0, 0.5, -0.5, 1.0, -3.0]), np.array([1, 1, 1, 1, 0])
+    loss, derivative = hinge(scores, y)
+    assert loss.tolist() == [0, 0.5, 1.5, 0, 0]
+    assert derivative.tolist() == [0, -1, -1, 0, 0]
+    loss, derivative = squared_hinge(scores, y)
+    assert loss.tolist() == [0, 0.25, 2.25, 0, 0]
+    assert derivative.tolist() == [0, -1, -3, 0, 0]
+
+
 def test_accuracy_counts_the_right_answers() -> None:
     task = TASKS["logistic"](features=1)
     params = {"weights": np.array([1.0]), "bias": np.array(0.0)}
@@ -161,6 +173,8 @@ def test_mean_squared_error_is_a_sum_of_squares() -> None:
         ("linear", {}, "pairs", r"targets have shape \(2,\) a sample"),
         ("logistic", {}, "four", "the labels are 0, 1, 2, 3; logistic takes 0 and 1, or -1 and 1"),
         ("logistic", {}, "real", "logistic takes 0 and 1"),
+        ("svm", {}, "four", "svm takes 0 and 1, or -1 and 1"),
+        ("svm", {"loss": "huber"}, "two", "task_args.loss is 'huber', expected one of hinge"),
         ("softmax", {}, "real", "the labels are no whole numbers"),
         ("softmax", {}, "signs", "the labels run from -1 to 1, expected 0 to .*relabel"),
         ("softmax", {"classes": 3}, "four", "the labels run from 0 to 3, expected 0 to 2"),

@@ -127,7 +127,7 @@ def test_malformed_references_are_refused(task: str, folder: Path) -> None:
 
 
 def test_an_unknown_name_is_answered_with_those_built_in() -> None:
-    with pytest.raises(TaskError, match="built in: linear, logistic, softmax, mlp"):
+    with pytest.raises(TaskError, match="built in: linear, logistic, softmax, svm, mlp"):
         open_task("logistc")
 
 

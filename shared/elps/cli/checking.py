@@ -126,12 +126,14 @@ def check_job(document: JobDocument, env: dict[str, str], tell: Tell = lambda _:
 
 
 def gradient_of(job: OpenJob) -> Gradient:
-    """The job's gradient as a function that allocates what it returns."""
+    """The job's gradient as a function that allocates what it returns; 0 for what is not trained."""
     order = job.order()
 
     def gradient(params: Floats, interval: Interval) -> tuple[float, Floats]:
         out = np.empty(job.layout.size, job.layout.dtype)
-        return job.gradient(params, interval, order, out), out
+        loss = job.gradient(params, interval, order, out)
+        out[job.layout.trained :] = 0
+        return loss, out
 
     return gradient
 

@@ -104,6 +104,7 @@ def take_step(
         parameters=[
             ParameterNorms(p.name, p.shape, _norm(values[p.name]), _norm(mean[p.name]))
             for p in layout.parameters
+            if not p.rule
         ],
     )
 

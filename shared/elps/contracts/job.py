@@ -40,7 +40,8 @@ class Data(_Part, frozen=True, kw_only=True):
     """Where the samples come from and how they are split."""
 
     source: Name
-    """``digits``, ``breast_cancer``, ``diabetes``, ``libsvm``, ``npy``, ``npz`` or ``module:Callable``."""
+    """``digits``, ``breast_cancer``, ``diabetes``, ``libsvm``, ``npy``, ``npz``, ``csv``, ``parquet`` or
+    ``module:Callable``."""
     path: str | None = None
     """File, for the sources that read one; relative to the folder of the worker's ``ELPS_DATA_PATH``, or absolute."""
     args: dict[str, Any] = {}
@@ -57,12 +58,24 @@ class Data(_Part, frozen=True, kw_only=True):
 class Optimizer(_Part, frozen=True, kw_only=True):
     """How a gradient becomes a step. The learning rate is multiplied by the schedule."""
 
-    name: Literal["sgd", "momentum", "adam", "adamw"] = "sgd"
+    name: Literal["sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam", "adamw", "ftrl"] = (
+        "sgd"
+    )
     lr: Positive = 0.01
     momentum: Share = 0.9
+    """``momentum``, ``nesterov``."""
     beta1: Share = 0.9
     beta2: Share = 0.999
     eps: Positive = 1e-8
+    """Added to the root of the squares: ``adagrad``, ``rmsprop``, ``adam``, ``adamw``."""
+    alpha: Share = 0.99
+    """``rmsprop``: how much of the running mean of squares is kept at each step."""
+    beta: Annotated[float, Meta(ge=1e-6, le=1e12)] = 1.0
+    """``ftrl``: added to the root of the summed squares, so that the first steps stay small."""
+    l1: NonNegative = 0.0
+    """``ftrl``: parameters whose pull is below this are 0."""
+    l2: NonNegative = 0.0
+    """``ftrl``: strength of the pull towards 0."""
     weight_decay: NonNegative = 0.0
     """Added to the gradient as ``weight_decay * parameter``; decoupled from it under ``adamw``."""
 
@@ -70,16 +83,18 @@ class Optimizer(_Part, frozen=True, kw_only=True):
 class Schedule(_Part, frozen=True, kw_only=True):
     """The factor on the learning rate at each optimizer step."""
 
-    name: Literal["constant", "step", "cosine"] = "constant"
+    name: Literal["constant", "step", "cosine", "inverse_sqrt", "polynomial"] = "constant"
     warmup: Natural = 0
-    """Steps over which the factor rises linearly from 1/warmup to 1."""
+    """Steps over which the factor rises linearly from 1/warmup to 1; ``inverse_sqrt`` falls from there."""
     step_size: Count = 1000
     """``step``: every so many steps the factor is multiplied by `gamma`."""
     gamma: Annotated[float, Meta(gt=0, le=1)] = 0.1
     total: Natural = 0
-    """``cosine``: steps until `floor` is reached; 0 means the job's number of iterations."""
+    """``cosine``, ``polynomial``: steps until `floor` is reached; 0 means the job's number of iterations."""
     floor: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    """``cosine``: the factor at its end."""
+    """``cosine``, ``polynomial``: the factor at their end."""
+    power: Annotated[float, Meta(gt=0, le=100)] = 1.0
+    """``polynomial``: of the share that is left; 1 falls in a straight line."""
 
 
 class Batch(_Part, frozen=True, kw_only=True):
@@ -130,6 +145,10 @@ class Stop(_Part, frozen=True, kw_only=True):
     target: float | None = None
     mode: Literal["max", "min"] = "max"
     """Whether the metric is to rise to the target or to fall to it."""
+    patience: Natural = 0
+    """So many evaluations in a row without a better value of the metric end the job; 0: any number may."""
+    min_delta: NonNegative = 0.0
+    """How much better it has to be than the best one before."""
     time_s: Positive | None = None
     """Training time after which the job ends at the next boundary."""
 
@@ -186,10 +205,17 @@ class JobDocument(_Part, frozen=True, kw_only=True):
     id: str | None = None
     """Chosen by the scheduler when absent."""
     task: Name
-    """A built-in task (``linear``, ``logistic``, ``softmax``, ``mlp``) or ``module:Class`` of an allowed place."""
+    """A built-in task (``linear``, ``logistic``, ``softmax``, ``svm``, ``mlp``) or ``module:Class`` of an allowed
+    place."""
     task_args: dict[str, Any] = {}
     data: Data | None = None
     """May be absent when the task brings its own data."""
+    init: Name | None = None
+    """A safetensors file with the first parameters, in place of the task's own: absolute, or relative to the
+    folder of the worker's ``ELPS_DATA_PATH``."""
+    on_change: Literal["refuse", "accept"] = "refuse"
+    """What becomes of a job that goes on from a checkpoint and finds other data or other code of the task than
+    before: it fails and says which, or takes them as they are now. Their shapes must be the same in any case."""
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
     batch: Batch = Batch()
@@ -251,10 +277,13 @@ def semantic_problems(job: JobDocument) -> list[str]:
             problems.append(f"{name}: min {pool.min} is above max {pool.max}")
     if job.replicas and job.shards.max < 2:
         problems.append("replicas: 1 needs a second shard; give shards.max 2 or more")
-    if (job.stop.metric is None) != (job.stop.target is None):
-        problems.append("stop: metric and target go together; give both or neither")
     if job.kill.below_median and not job.group:
         problems.append("kill: below_median compares the job with others of its group; give it one")
+    aims = job.stop.target is not None or job.stop.patience > 0
+    if (job.stop.metric is not None) != aims:
+        problems.append("stop: metric goes with target, patience or both, and these with a metric")
+    if job.stop.min_delta and not job.stop.patience:
+        problems.append("stop: min_delta goes with patience; give that, too, or leave it out")
     if job.batch.global_ % job.batch.granule:
         problems.append(
             f"batch: global {job.batch.global_} is not a multiple of granule {job.batch.granule}"

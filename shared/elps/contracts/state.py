@@ -78,6 +78,11 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float | None] = {}
     """Newest evaluation: means over the held-out samples."""
     metrics_iteration: int | None = None
+    best: float | None = None
+    """Best value so far of the metric that `stop.patience` watches."""
+    best_iteration: int | None = None
+    stale: int = 0
+    """Evaluations since then that were no better."""
     training_s: float = 0.0
     """Time spent training, over all terms."""
     checkpoint: int | None = None

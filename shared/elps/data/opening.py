@@ -20,6 +20,7 @@ from elps.data.fingerprint import dataset_fingerprint
 from elps.data.libsvm import open_libsvm
 from elps.data.source import WATCHED_ELEMENTS, Source, check_args, relabelled
 from elps.data.splitting import classes_to_stratify, split
+from elps.data.tables import open_csv, open_parquet
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,12 @@ def _open_source(data: Data, env: Mapping[str, str], dtype: str) -> Source:
             return open_npy(data, env)
         case "npz":
             return open_npz(data, env)
+        case "csv":
+            return open_csv(data, env)
+        case "parquet":
+            return open_parquet(data, env)
     if data.source not in BUNDLED:
-        known = ", ".join((*BUNDLED, "libsvm", "npy", "npz"))
+        known = ", ".join((*BUNDLED, "libsvm", "npy", "npz", "csv", "parquet"))
         raise TaskError(
             f"data source {data.source!r} is unknown; expected {known} or module:Callable"
         )

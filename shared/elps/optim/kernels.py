@@ -6,7 +6,7 @@ import functools
 import importlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,11 @@ class Kernels:
     all_finite: Callable[[Any], bool]
     sgd: Callable[..., None]
     momentum: Callable[..., None]
+    nesterov: Callable[..., None]
+    adagrad: Callable[..., None]
+    rmsprop: Callable[..., None]
     adam: Callable[..., None]
+    ftrl: Callable[..., None]
 
 
 @functools.cache
@@ -46,14 +50,7 @@ def kernels(dtype: str, way: str) -> Kernels:
         case "numba":
             return _compiled(dtype)
         case "numpy":
-            return Kernels(
-                plain.copy_into,
-                plain.add_into,
-                plain.all_finite,
-                plain.sgd,
-                plain.momentum,
-                plain.adam,
-            )
+            return Kernels(**{f.name: getattr(plain, f.name) for f in fields(Kernels)})
     raise SetupError(f"{KERNELS_SETTING} is {way!r}; expected numba or numpy")
 
 
@@ -82,7 +79,11 @@ def _compiled(dtype: str) -> Kernels:
         all_finite=lambda x: not any_ones(x.view(bits_of), mask),
         sgd=_jit(loops.sgd, types.void(*gradient, real)),
         momentum=_jit(loops.momentum, types.void(*gradient, real, real, written)),
+        nesterov=_jit(loops.nesterov, types.void(*gradient, real, real, written)),
+        adagrad=_jit(loops.adagrad, types.void(*gradient, real, real, written)),
+        rmsprop=_jit(loops.rmsprop, types.void(*gradient, *[real] * 4, written)),
         adam=_jit(loops.adam, types.void(*gradient, *[real] * 8, written, written)),
+        ftrl=_jit(loops.ftrl, types.void(*gradient, *[real] * 5, written, written)),
     )
 
 

@@ -79,6 +79,108 @@ def momentum(
         out[i] = values[i] - lr * moved
 
 
+def nesterov(
+    acc: Array,
+    scale: Scalar,
+    divisor: Scalar,
+    decay: Scalar,
+    values: Array,
+    out: Array,
+    lr: Scalar,
+    mu: Scalar,
+    velocity: Array,
+) -> None:
+    """Descend: velocity = mu * velocity + g; out = value - lr * (g + mu * velocity).
+
+    As Sutskever et al. 2013 put it and torch's SGD computes it: the gradient is taken where the
+    parameters stand, and the momentum's next part of the way is gone at once.
+    """
+    for i in range(acc.size):
+        g = acc[i] * scale / divisor + decay * values[i]
+        moved = mu * velocity[i] + g
+        velocity[i] = moved
+        out[i] = values[i] - lr * (g + mu * moved)
+
+
+def adagrad(
+    acc: Array,
+    scale: Scalar,
+    divisor: Scalar,
+    decay: Scalar,
+    values: Array,
+    out: Array,
+    lr: Scalar,
+    eps: Scalar,
+    squares: Array,
+) -> None:
+    """Descend: squares += g²; out = value - lr * g / (√squares + eps). Duchi et al. 2011."""
+    for i in range(acc.size):
+        g = acc[i] * scale / divisor + decay * values[i]
+        total = squares[i] + g * g
+        squares[i] = total
+        out[i] = values[i] - lr * g / (np.sqrt(total) + eps)
+
+
+def rmsprop(
+    acc: Array,
+    scale: Scalar,
+    divisor: Scalar,
+    decay: Scalar,
+    values: Array,
+    out: Array,
+    lr: Scalar,
+    alpha: Scalar,
+    one_less_alpha: Scalar,
+    eps: Scalar,
+    v: Array,
+) -> None:
+    """v: running mean of g²; out = value - lr * g / (√v + eps).
+
+    Tieleman and Hinton 2012, as torch's without momentum and not centred.
+    """
+    for i in range(acc.size):
+        g = acc[i] * scale / divisor + decay * values[i]
+        mean = alpha * v[i] + one_less_alpha * g * g
+        v[i] = mean
+        out[i] = values[i] - lr * g / (np.sqrt(mean) + eps)
+
+
+def ftrl(
+    acc: Array,
+    scale: Scalar,
+    divisor: Scalar,
+    decay: Scalar,
+    values: Array,
+    out: Array,
+    lr: Scalar,
+    beta: Scalar,
+    l1: Scalar,
+    less_l1: Scalar,
+    l2: Scalar,
+    pull: Array,
+    squares: Array,
+) -> None:
+    """FTRL-Proximal by coordinate (McMahan et al. 2013, algorithm 1); `less_l1` is -l1.
+
+    With 1/η = (beta + √squares) / lr the paper keeps z, the sum of all g - (1/η - 1/η before) ·
+    value, and solves value = -(z - sign(z) l1) / (1/η + l2), or 0 where |z| <= l1. Kept here is
+    `pull` = z + value/η, taken after each step. Where the paper begins, at value 0 with one rate,
+    that is the same number for number. It needs no rate of the step before, so that a schedule
+    changes the steps and not the values (the paper's form would scale them by the rates' ratio);
+    and parameters that do not begin at 0 begin where they are.
+    """
+    for i in range(acc.size):
+        g = acc[i] * scale / divisor + decay * values[i]
+        total = squares[i] + g * g
+        squares[i] = total
+        inverse = (beta + np.sqrt(total)) / lr
+        z = pull[i] + g - values[i] * inverse
+        inside = min(max(z, less_l1), l1)
+        new = (inside - z) / (inverse + l2)
+        pull[i] = inside - l2 * new  # z + new * inverse, without its cancellation
+        out[i] = new
+
+
 def adam(
     acc: Array,
     scale: Scalar,

@@ -14,7 +14,7 @@ Array = NDArray[Any]
 Scalar = Any
 
 BLOCK = 16_384
-"""Elements worked on at once; the scratch of one block is at most 3 x 128 KiB."""
+"""Elements worked on at once; the scratch of one block is at most 5 x 128 KiB."""
 
 
 def _blocks(size: int) -> Iterator[slice]:
@@ -68,6 +68,118 @@ def momentum(
             np.add(moved, g, out=moved)
             np.multiply(moved, lr, out=g)
             np.subtract(values[part], g, out=out[part])
+
+
+def nesterov(
+    acc: Array,
+    scale: Scalar,
+    divisor: Scalar,
+    decay: Scalar,
+    values: Array,
+    out: Array,
+    lr: Scalar,
+    mu: Scalar,
+    velocity: Array,
+) -> None:
+    """See `elps.optim.loops.nesterov`."""
+    with np.errstate(all="ignore"):
+        for part in _blocks(acc.size):
+            g = _gradient(acc[part], scale, divisor, decay, values[part])
+            moved = velocity[part]
+            np.multiply(moved, mu, out=moved)
+            np.add(moved, g, out=moved)
+            np.add(g, np.multiply(moved, mu), out=g)
+            np.multiply(g, lr, out=g)
+            np.subtract(values[part], g, out=out[part])
+
+
+def adagrad(
+    acc: Array,
+    scale: Scalar,
+    divisor: Scalar,
+    decay: Scalar,
+    values: Array,
+    out: Array,
+    lr: Scalar,
+    eps: Scalar,
+    squares: Array,
+) -> None:
+    """See `elps.optim.loops.adagrad`."""
+    with np.errstate(all="ignore"):
+        for part in _blocks(acc.size):
+            g = _gradient(acc[part], scale, divisor, decay, values[part])
+            total = squares[part]
+            np.add(total, np.multiply(g, g), out=total)
+            root = np.sqrt(total)
+            np.add(root, eps, out=root)
+            np.multiply(g, lr, out=g)
+            np.divide(g, root, out=g)
+            np.subtract(values[part], g, out=out[part])
+
+
+def rmsprop(
+    acc: Array,
+    scale: Scalar,
+    divisor: Scalar,
+    decay: Scalar,
+    values: Array,
+    out: Array,
+    lr: Scalar,
+    alpha: Scalar,
+    one_less_alpha: Scalar,
+    eps: Scalar,
+    v: Array,
+) -> None:
+    """See `elps.optim.loops.rmsprop`."""
+    with np.errstate(all="ignore"):
+        for part in _blocks(acc.size):
+            g = _gradient(acc[part], scale, divisor, decay, values[part])
+            mean = v[part]
+            np.multiply(mean, alpha, out=mean)
+            root = np.multiply(g, one_less_alpha)
+            np.multiply(root, g, out=root)
+            np.add(mean, root, out=mean)
+            np.sqrt(mean, out=root)
+            np.add(root, eps, out=root)
+            np.multiply(g, lr, out=g)
+            np.divide(g, root, out=g)
+            np.subtract(values[part], g, out=out[part])
+
+
+def ftrl(
+    acc: Array,
+    scale: Scalar,
+    divisor: Scalar,
+    decay: Scalar,
+    values: Array,
+    out: Array,
+    lr: Scalar,
+    beta: Scalar,
+    l1: Scalar,
+    less_l1: Scalar,
+    l2: Scalar,
+    pull: Array,
+    squares: Array,
+) -> None:
+    """See `elps.optim.loops.ftrl`."""
+    with np.errstate(all="ignore"):
+        for part in _blocks(acc.size):
+            z = _gradient(acc[part], scale, divisor, decay, values[part])
+            total = squares[part]
+            np.add(total, np.multiply(z, z), out=total)
+            inverse = np.sqrt(total)
+            np.add(inverse, beta, out=inverse)
+            np.divide(inverse, lr, out=inverse)
+            np.add(z, pull[part], out=z)
+            new = np.multiply(values[part], inverse)
+            np.subtract(z, new, out=z)
+            np.maximum(z, less_l1, out=new)
+            np.minimum(new, l1, out=new)
+            inside = np.subtract(new, z)
+            np.add(inverse, l2, out=inverse)
+            np.divide(inside, inverse, out=inside)
+            np.subtract(new, np.multiply(inside, l2, out=z), out=pull[part])
+            out[part] = inside
 
 
 def adam(

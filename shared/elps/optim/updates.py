@@ -22,8 +22,12 @@ Floats = NDArray[np.floating[Any]]
 _STATE_NAMES: dict[str, tuple[str, ...]] = {
     "sgd": (),
     "momentum": ("momentum",),
+    "nesterov": ("momentum",),
+    "adagrad": ("squares",),
+    "rmsprop": ("v",),
     "adam": ("m", "v"),
     "adamw": ("m", "v"),
+    "ftrl": ("pull", "squares"),
 }
 
 
@@ -75,11 +79,22 @@ def apply(
     scale, divisor = _as_division(scale)
     decay = 0.0 if spec.name == "adamw" else spec.weight_decay
     gradient = (acc, real(scale), real(divisor), real(decay), values, out)
+    scalars: tuple[float, ...]
     match spec.name:
         case "sgd":
             chosen.sgd(*gradient, real(lr))
         case "momentum":
             chosen.momentum(*gradient, real(lr), real(spec.momentum), *arrays)
+        case "nesterov":
+            chosen.nesterov(*gradient, real(lr), real(spec.momentum), *arrays)
+        case "adagrad":
+            chosen.adagrad(*gradient, real(lr), _eps(spec, real), *arrays)
+        case "rmsprop":
+            scalars = (spec.alpha, 1.0 - spec.alpha)
+            chosen.rmsprop(*gradient, real(lr), *map(real, scalars), _eps(spec, real), *arrays)
+        case "ftrl":
+            scalars = (lr, spec.beta, spec.l1, -spec.l1, spec.l2)
+            chosen.ftrl(*gradient, *map(real, scalars), *arrays)
         case "adam" | "adamw":
             keep = 1.0 - lr * spec.weight_decay if spec.name == "adamw" else 1.0
             scalars = (
@@ -91,9 +106,7 @@ def apply(
                 1.0 - spec.beta2,
                 1.0 / math.sqrt(1.0 - spec.beta2**step),
             )
-            # An eps that the dtype cannot hold would become 0, and 0 / 0 for a parameter without gradient.
-            eps = max(real(spec.eps), np.finfo(acc.dtype).tiny)
-            chosen.adam(*gradient, *map(real, scalars), real(eps), *arrays)
+            chosen.adam(*gradient, *map(real, scalars), _eps(spec, real), *arrays)
 
 
 def warm_up(dtype: str | np.dtype[Any]) -> None:
@@ -104,9 +117,14 @@ def warm_up(dtype: str | np.dtype[Any]) -> None:
     copy_into(one.copy(), one)
     add_into(one.copy(), one)
     all_finite(one)
-    for name in ("sgd", "momentum", "adam"):
-        spec = Optimizer(name=name)
+    for name in _STATE_NAMES:
+        spec = Optimizer(name=name)  # type: ignore[arg-type]
         apply(spec, one, 1.0, one, one.copy(), {s: one.copy() for s in state_names(spec)}, 0.1, 1)
+
+
+def _eps(spec: Optimizer, real: Any) -> Any:
+    """The spec's, at least the smallest that the dtype holds: 0 would give 0 / 0 without a gradient."""
+    return real(max(real(spec.eps), np.finfo(real).tiny))
 
 
 def _as_division(scale: float) -> tuple[float, float]:

@@ -77,6 +77,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float | None] = {}
     metrics_iteration: int | None = None
     loss: float | None = None
+    best: float | None = None
+    """The metric that may end the job; see `elps.contracts.state.Progress`."""
+    best_iteration: int | None = None
+    stale: int = 0
 
 
 def checkpoint_name(term: int, n: int, iteration: int) -> str:

@@ -3,6 +3,10 @@
 Parameters follow each other in the order in which the task's `init` gave them, without gaps, in C
 order and in the job's dtype: element *i* of the vector belongs to exactly one parameter, so
 partitions may cut anywhere and every element counts.
+
+Those that no gradient trains, such as the statistics of a batch normalisation, come last, whatever
+their order was: the model's state. Its rule says how what several workers make of it becomes one:
+``mean`` over the samples, ``max``, or ``last`` in the order of the samples.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ MAX_PARAMETERS = 100_000
 MAX_DIMENSIONS = 32
 MAX_ELEMENTS = 2**40
 """Far above any memory; bounds the arithmetic on layouts that come from a peer."""
+RULES = ("mean", "max", "last")
 RESERVED_NAMES = ("__metadata__",)
 """Has a meaning of its own in the safetensors files that parameters are exported to."""
 
@@ -40,6 +45,8 @@ class Parameter:
     """Index of its first element."""
     size: int
     """Number of elements; 0 for an empty array, 1 for a scalar."""
+    rule: str = ""
+    """Of `RULES` for a part of the model's state; empty for what is trained."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +69,25 @@ class Layout:
         """Bytes of the vector."""
         return self.size * self.dtype.itemsize
 
+    @property
+    def trained(self) -> int:
+        """Elements that are trained; the state's follow them."""
+        return min((p.offset for p in self.parameters if p.rule), default=self.size)
+
+    @property
+    def rules(self) -> dict[str, str]:
+        """The state's rules by name."""
+        return {p.name: p.rule for p in self.parameters if p.rule}
+
     @classmethod
-    def of(cls, arrays: object, dtype: str | np.dtype[Any]) -> Self:
+    def of(
+        cls, arrays: object, dtype: str | np.dtype[Any], rules: Mapping[str, str] | None = None
+    ) -> Self:
         """The layout of what `init` returned; raise `TaskError` naming the parameter and what to do
         about it.
 
         Float arrays of any width, byte order and memory layout are taken; they are cast when
-        packed.
+        packed. `rules` are those of the state.
         """
         if not isinstance(arrays, Mapping):
             raise TaskError(
@@ -79,13 +98,16 @@ class Layout:
             if problem := _name_problem(name):
                 raise TaskError(f"init returned a parameter whose name {problem}")
             shapes.append((name, _float_array(name, value).shape))
-        return cls._arrange(np.dtype(dtype), shapes, TaskError)
+        rules = _checked_rules(rules or {}, arrays)
+        shapes.sort(key=lambda entry: entry[0] in rules)
+        return cls._arrange(np.dtype(dtype), shapes, rules, TaskError)
 
     @classmethod
     def _arrange(
         cls,
         dtype: np.dtype[Any],
         shapes: list[tuple[str, tuple[int, ...]]],
+        rules: Mapping[str, str],
         error: Callable[[str], Exception],
     ) -> Self:
         if len(shapes) > MAX_PARAMETERS:
@@ -95,9 +117,9 @@ class Layout:
         parameters, offset = [], 0
         for name, shape in shapes:
             size = math.prod(shape)
-            parameters.append(Parameter(name, shape, offset, size))
+            parameters.append(Parameter(name, shape, offset, size, rules.get(name, "")))
             offset += size
-        if not offset:
+        if not any(p.size for p in parameters if not p.rule):
             raise error("there is nothing to train: init gave no parameter with an element in it")
         if offset > MAX_ELEMENTS:
             raise error(f"{offset} parameter elements, at most {MAX_ELEMENTS}")
@@ -144,18 +166,19 @@ class Layout:
             )
 
     def to_wire(self) -> dict[str, Any]:
-        """The layout as plain JSON values."""
-        return {
+        """The layout as plain JSON values; rules only where there is state."""
+        wire: dict[str, Any] = {
             "dtype": self.dtype.name,
             "parameters": [[p.name, list(p.shape)] for p in self.parameters],
         }
+        return {**wire, "rules": rules} if (rules := self.rules) else wire
 
     @classmethod
     def from_wire(cls, value: object) -> Self:
         """Read what `to_wire` gave, from a peer that is not trusted; raise `ProtocolError` saying
         what is wrong.
         """
-        if not isinstance(value, dict) or value.keys() != {"dtype", "parameters"}:
+        if not isinstance(value, dict) or value.keys() - {"rules"} != {"dtype", "parameters"}:
             raise ProtocolError("a layout is a table of dtype and parameters")
         if value["dtype"] not in ("float32", "float64"):
             raise ProtocolError("the dtype of a layout is float32 or float64")
@@ -180,7 +203,28 @@ class Layout:
                     f"parameter {name!r} has no shape that can be: {len(shape)} dimensions"
                 )
             shapes[name] = tuple(shape)
-        return cls._arrange(np.dtype(value["dtype"]), list(shapes.items()), ProtocolError)
+        rules = value.get("rules", {})
+        if not isinstance(rules, dict) or any(
+            name not in shapes or rule not in RULES for name, rule in rules.items()
+        ):
+            raise ProtocolError("the rules of a layout are one of a few words for some parameters")
+        if any(name not in rules for name in list(shapes)[len(shapes) - len(rules) :]):
+            raise ProtocolError("the state of a layout comes last")
+        return cls._arrange(np.dtype(value["dtype"]), list(shapes.items()), rules, ProtocolError)
+
+
+def _checked_rules(rules: object, arrays: Mapping[str, Any]) -> Mapping[str, str]:
+    """The rules of a task's state; `TaskError` for one that means nothing."""
+    if not isinstance(rules, Mapping):
+        raise TaskError(f"state_rules is {rules!r:.80}; expected a dict of name to rule")
+    for name, rule in rules.items():
+        if name not in arrays:
+            raise TaskError(f"state_rules names {name!r:.80}, which init does not return")
+        if rule not in RULES:
+            raise TaskError(
+                f"state_rules has {rule!r:.80} for {name!r}; expected {', '.join(RULES)}"
+            )
+    return rules
 
 
 def _name_problem(name: object) -> str | None:

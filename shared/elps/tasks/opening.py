@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from elps.stream.order import init_rng, permutation
 from elps.tasks import builtin
 from elps.tasks.layout import Layout
 from elps.tasks.running import OpenJob
+from elps.tasks.starting import read_start
 from elps.tasks.task import ANY, arguments_of
 
 __all__ = ["OpenJob", "open_job", "preload"]
@@ -48,9 +50,14 @@ def open_job(document: JobDocument, env: Mapping[str, str]) -> OpenJob:
     with UserCode(f"task {document.task!r}: init"):
         arrays = task.init(init_rng(document.seed))
     try:
-        layout = Layout.of(arrays, document.dtype)
+        layout = Layout.of(arrays, document.dtype, getattr(task, "state_rules", None))
     except TaskError as error:
         raise TaskError(f"task {document.task!r}: {error}") from error.__cause__
+    if layout.rules and document.bound is not None:
+        raise TaskError(
+            f"task {document.task!r}: its state {', '.join(layout.rules)} has a rule for what all workers found in an "
+            f"iteration, and under sync {document.sync!r} there is no such moment; give 'bsp'"
+        )
     return OpenJob(
         document=document,
         task=task,
@@ -59,6 +66,7 @@ def open_job(document: JobDocument, env: Mapping[str, str]) -> OpenJob:
         layout=layout,
         fingerprint=_fingerprint(document, data),
         code_hash=hashlib.sha256(f"{code_hash} {data.code_hash}".encode()).hexdigest(),
+        start=partial(read_start, file, env, layout) if (file := document.init) else None,
     )
 
 
@@ -99,8 +107,8 @@ def _make(made_by: Any, document: JobDocument, data: OpenData | None) -> Any:
     with UserCode(f"task {document.task!r}: making it with {document.task_args!r:.200}"):
         task = made_by(**arguments)
     for method in ("init", "loss_and_grad"):
-        streams = method == "loss_and_grad" and callable(getattr(task, "grad_stream", None))
-        if not streams and not callable(getattr(task, method, None)):
+        other = ("grad_into", "grad_stream") if method == "loss_and_grad" else ()
+        if not any(callable(getattr(task, name, None)) for name in (method, *other)):
             raise TaskError(
                 f"task {document.task!r} has no method {method}; see elps.tasks.task for what a task is"
             )

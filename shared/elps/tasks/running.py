@@ -17,10 +17,9 @@ from elps.data.dataset import Dataset
 from elps.data.failing import UserCode
 from elps.stream.interval import Interval
 from elps.stream.order import Order, init_rng, sample_rng
+from elps.tasks.calling import Call, Emit, number
 from elps.tasks.layout import Floats, Layout
 from elps.tasks.task import SampleRngs, arguments_of
-
-Emit = Callable[[str], None]
 
 MAX_METRICS = 100
 MAX_METRIC_CHARS = 100
@@ -41,6 +40,8 @@ class OpenJob:
     """Digest of the data and of the sample order; equal in all trainers of a job."""
     code_hash: str
     """Digest of the source of the task's module, and of the data source's if it has one."""
+    start: Callable[[], Mapping[str, Any]] | None = None
+    """Reads the first parameters, where they do not come from the task."""
 
     @property
     def samples(self) -> int:
@@ -58,8 +59,11 @@ class OpenJob:
 
     def initial(self) -> Floats:
         """The parameters of version 0, shape (layout.size,); the same whoever computes them."""
-        with UserCode(f"{self.name}: init"):
-            arrays = self.task.init(init_rng(self.document.seed))
+        if self.start is not None:
+            arrays = self.start()
+        else:
+            with UserCode(f"{self.name}: init"):
+                arrays = self.task.init(init_rng(self.document.seed))
         flat = np.zeros(self.layout.size, self.layout.dtype)
         try:
             self.layout.pack(arrays, flat)
@@ -83,7 +87,8 @@ class OpenJob:
         emit: Emit | None = None,
     ) -> float:
         """Sum of loss and gradient over an interval of the sample stream; the gradient overwrites
-        `grad_out`.
+        `grad_out`. In place of a gradient stands what the interval gives to the state's next value:
+        with the rule ``mean`` that is the value times the samples, else the value.
 
         `params` and `grad_out` are of shape (layout.size,) and share no memory; the interval lies
         in one pass and, with a granule, begins at one. `emit(name)` is called once for each
@@ -101,7 +106,7 @@ class OpenJob:
             _, indices = order.indices(piece)
             with UserCode(f"{self.name}: data of samples {piece}"):
                 batch = self.train.get(indices)
-            call = _Call(self, piece, dict(parameters), batch, self._rng(pass_, piece, indices))
+            call = self._call(piece, dict(parameters), batch, self._rng(pass_, piece, indices))
             loss += call.run(places, at > 0, emit if at == len(pieces) - 1 else None)
         if not pieces:
             grad_out.fill(0)
@@ -129,7 +134,7 @@ class OpenJob:
     def _metrics(self, params: dict[str, Floats], batch: Any, piece: Interval) -> dict[str, float]:
         if not callable(getattr(self.task, "evaluate", None)):
             indices = np.arange(piece.lo, piece.hi, dtype=np.int64)
-            call = _Call(self, piece, params, batch, self._rng(0, piece, indices))
+            call = self._call(piece, params, batch, self._rng(0, piece, indices))
             scratch = self.layout.views(
                 np.empty(self.layout.size, self.layout.dtype), writable=True
             )
@@ -146,9 +151,7 @@ class OpenJob:
                 f"{where} returned {len(metrics)} metrics; expected at most {MAX_METRICS}, their names of at most "
                 f"{MAX_METRIC_CHARS} printable characters: they travel with the job's state"
             )
-        return {
-            name: _number(value, f"{where}: metric {name!r}") for name, value in metrics.items()
-        }
+        return {name: number(value, f"{where}: metric {name!r}") for name, value in metrics.items()}
 
     def _pieces(self, start: int, interval: Interval) -> Iterator[Interval]:
         """The interval whole, or cut at the multiples of the granule counted from `start`."""
@@ -178,149 +181,25 @@ class OpenJob:
     @cached_property
     def streams(self) -> bool:
         """Whether the gradient comes in parts."""
-        return callable(getattr(self.task, "grad_stream", None))
+        return self.method == "grad_stream"
+
+    @cached_property
+    def method(self) -> str:
+        """The task's gradient function: of those it has, the one that moves the least."""
+        known = ("grad_into", "grad_stream")
+        return next((m for m in known if callable(getattr(self.task, m, None))), "loss_and_grad")
 
     @cached_property
     def takes_rng(self) -> bool:
         """Whether the gradient function wants random generators."""
-        return "rng" in arguments_of(
-            self.task.grad_stream if self.streams else self.task.loss_and_grad
-        )
+        return "rng" in arguments_of(getattr(self.task, self.method))
 
-
-@dataclass(frozen=True)
-class _Call:
-    """One call of the task's gradient function."""
-
-    job: OpenJob
-    samples: Interval
-    params: dict[str, Floats]
-    batch: Any
-    rng: Any
-
-    def run(self, places: Mapping[str, Floats], add: bool, emit: Emit | None) -> float:
-        """Copy the gradients to their places, or add them there; return the loss sum."""
-        extra = {"rng": self.rng} if self.job.takes_rng else {}
-        if self.job.streams:
-            return self._stream(places, add, emit, extra)
-        with UserCode(self._where):
-            result = self.job.task.loss_and_grad(self.params, self.batch, **extra)
-        if (
-            not isinstance(result, tuple | list)
-            or len(result) != 2
-            or not isinstance(result[1], Mapping)
-        ):
-            raise TaskError(
-                f"{self._where} returned {_shape_of(result)}; expected (loss sum, dict of parameter to gradient sum)"
-            )
-        loss, gradients = result
-        value = _number(loss, f"{self._where}: the loss")
-        self._check_names(set(gradients), places)
-        for name, place in places.items():
-            self._put(name, gradients[name], place, add)
-            if emit is not None:
-                emit(name)
-        return value
-
-    def _stream(
-        self, places: Mapping[str, Floats], add: bool, emit: Emit | None, extra: dict[str, Any]
-    ) -> float:
-        done: set[Any] = set()
-        with UserCode(self._where):
-            stream = iter(self.job.task.grad_stream(self.params, self.batch, **extra))
-        while True:
-            with UserCode(self._where):
-                item = _next_of(stream)
-            if isinstance(item, _End):
-                self._check_names(done, places)
-                return _number(item.value, f"{self._where}: the loss")
-            if not isinstance(item, tuple | list) or len(item) != 2:
-                raise TaskError(
-                    f"{self._where} yielded {_shape_of(item)}; expected (parameter, gradient sum)"
-                )
-            name, gradient = item
-            if name not in places or name in done:
-                problem = "yielded twice" if name in done else "no parameter of init"
-                raise TaskError(
-                    f"{self._where}: {name!r:.300} is {problem}; expected {_names(places.keys() - done)}"
-                )
-            done.add(name)
-            self._put(name, gradient, places[name], add)
-            if emit is not None:
-                emit(name)
-
-    def _put(self, name: str, gradient: Any, place: Floats, add: bool) -> None:
-        array = gradient
-        if not isinstance(array, np.ndarray):
-            with UserCode(f"{self._where}: gradient of {name!r}"):
-                array = np.asarray(gradient)
-        if array.dtype.kind not in "fiu":
-            raise TaskError(
-                f"{self._where}: gradient of {name!r} is of {array.dtype}, expected {place.dtype}"
-            )
-        if array.shape != place.shape:
-            raise TaskError(
-                f"{self._where}: gradient of {name!r} has shape {array.shape}, expected {place.shape} as the parameter"
-            )
-        with np.errstate(over="ignore", invalid="ignore"):
-            if add:
-                np.add(place, array, out=place, casting="unsafe")
-            else:
-                np.copyto(place, array, casting="unsafe")
-
-    def _check_names(self, given: set[Any], places: Mapping[str, Floats]) -> None:
-        if given == places.keys():
-            return
-        missing, extra = places.keys() - given, given - places.keys()
-        lines = [f"no gradient for {_names(missing)}"] if missing else []
-        lines += [f"{_names(extra)} not among the parameters of init"] if extra else []
-        raise TaskError(
-            f"{self._where}: {'; '.join(lines)}; expected one for each of {_names(places.keys())}"
-        )
-
-    @cached_property
-    def _where(self) -> str:
-        method = "grad_stream" if self.job.streams else "loss_and_grad"
-        return f"{self.job.name}: {method} on samples {self.samples}"
-
-
-@dataclass(frozen=True)
-class _End:
-    """What a generator returned."""
-
-    value: Any
-
-
-def _next_of(stream: Iterator[Any]) -> Any:
-    try:
-        return next(stream)
-    except StopIteration as end:
-        return _End(end.value)
+    def _call(self, piece: Interval, params: dict[str, Floats], batch: Any, rng: Any) -> Call:
+        extra = {"rng": rng} if self.takes_rng else {}
+        where = f"{self.name}: {self.method} on samples {piece}"
+        rules = self.layout.rules
+        return Call(self.task, self.method, where, piece.size, rules, params, batch, extra)
 
 
 def _plain(name: str) -> bool:
     return 0 < len(name) <= MAX_METRIC_CHARS and name.isprintable()
-
-
-def _number(value: Any, what: str) -> float:
-    """A loss or metric as a float; an array of one element will do, a text or None will not."""
-    with UserCode(what):
-        array = np.asarray(value)
-    if array.size != 1 or array.dtype.kind not in "fiu":
-        raise TaskError(
-            f"{what} is {_shape_of(value)}; expected one real number, the sum over the samples"
-        )
-    return float(array.reshape(()))
-
-
-def _shape_of(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"an array of {value.dtype} with shape {value.shape}"
-    if isinstance(value, tuple):
-        return f"a tuple ({', '.join(type(v).__name__ for v in value)})"
-    return f"{value!r:.80} ({type(value).__name__})"
-
-
-def _names(names: Any) -> str:
-    listed = sorted(map(repr, names))
-    return ", ".join(listed[:10]) + (f" and {len(listed) - 10} more" if len(listed) > 10 else "")

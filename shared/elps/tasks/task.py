@@ -26,7 +26,14 @@ The parameters arrive as read-only arrays of the job's dtype. Optional besides:
   above 1;
 - ``grad_stream(params, batch)``, a generator used in place of ``loss_and_grad``: it yields ``(name,
   gradient sum)`` as soon as each is ready, which lets them travel while the rest is computed, and
-  returns the loss sum.
+  returns the loss sum;
+- ``grad_into(params, batch, gradients)``, in place of both: it adds its gradient sums to the arrays
+  of `gradients`, which lie where they are sent from, and returns the loss sum and the values of the
+  state;
+- ``state_rules``, a dict, for what no gradient trains (statistics, counters): `init` gives its
+  first value, the gradient function in place of a gradient its *value* after the batch, and the
+  rule says how what several workers found becomes one: ``"mean"`` over the samples, ``"max"``, or
+  ``"last"`` in the order of the samples.
 """
 
 from __future__ import annotations
@@ -45,6 +52,7 @@ __all__ = [
     "ANY",
     "Dataset",
     "EvaluatingTask",
+    "InPlaceTask",
     "SampleRngs",
     "StreamingTask",
     "Task",
@@ -85,6 +93,20 @@ class StreamingTask(Task, Protocol):
         """Yield each parameter's gradient sum once, return the loss sum. An array may be used again
         after the next yield.
         """
+
+
+class InPlaceTask(Protocol):
+    """A task that adds its gradients to arrays which it is given."""
+
+    state_rules: Mapping[str, str]
+
+    def init(self, rng: np.random.Generator) -> Params:
+        """As that of `Task`."""
+
+    def grad_into(
+        self, params: Params, batch: Any, gradients: Gradients
+    ) -> tuple[float, Mapping[str, NDArray[Any]]]:
+        """Add the gradient sums; return the loss sum and the state's values after the batch."""
 
 
 class SampleRngs:

@@ -107,6 +107,15 @@ class JobsView(TypedDict):
     """For people: why this may be old, with the age; empty while it is not."""
 
 
+class ExtraView(TypedDict):
+    """What of a worker's part was in leases beyond its first."""
+
+    leases: float
+    samples: float
+    compute_s: float
+    wait_s: float
+
+
 class TimingView(TypedDict):
     """One worker's part of one iteration."""
 
@@ -124,6 +133,7 @@ class TimingView(TypedDict):
     """Idle cores."""
     memory_bytes: int | None
     """Memory that can be had."""
+    extra: ExtraView | None
 
 
 class IterationView(TypedDict):

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from elps.contracts.errors import ProtocolError
 from elps.psshard.core.inheriting import History
+from elps.psshard.untrained import Segment, segments_of
 from elps.stream.geometry import Geometry
 from elps.stream.interval import Interval
 from elps.wire.frames import MAX_PART_BYTES
@@ -49,6 +50,11 @@ class Assignment(
     def geometry(self) -> Geometry:
         """Iterations as intervals."""
         return Geometry(self.samples, self.batch, self.granule)
+
+    @property
+    def untrained(self) -> tuple[Segment, ...]:
+        """Elements of the job's vector that no gradient trains; `ProtocolError` when that cannot be told."""
+        return segments_of(self.history)
 
     @property
     def skipped(self) -> list[Interval]:

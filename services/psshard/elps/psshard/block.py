@@ -22,6 +22,7 @@ from elps import optim
 from elps.contracts.job import JobDocument
 from elps.optim.schedule import factor
 from elps.psshard.core.part import Advance
+from elps.psshard.untrained import Untrained
 from elps.stream.interval import Interval
 
 Array = NDArray[Any]
@@ -39,8 +40,15 @@ class Sealed(Exception):
 class Block:
     """One partition of `size` elements."""
 
-    def __init__(self, document: JobDocument, size: int, iterations: int) -> None:
+    def __init__(
+        self,
+        document: JobDocument,
+        size: int,
+        iterations: int,
+        untrained: Untrained | None = None,
+    ) -> None:
         self._document, self._iterations = document, iterations
+        self._untrained = untrained or Untrained((), 0, size)
         self.dtype = np.dtype(document.dtype)
         self.size = size
         names = optim.state_names(document.optimizer)
@@ -74,6 +82,7 @@ class Block:
             heir = copy(self)  # with the same values and state, under the same lock
             heir._sealed, heir._filled, heir._slots, heir._tells = False, False, [], []
             heir._sum, heir._skips = np.zeros_like(self._sum), set(self._skips)
+            heir._untrained = self._untrained.afresh()
             return heir
 
     @property
@@ -121,26 +130,30 @@ class Block:
             if self._document.deterministic:
                 self._slots.append((interval, gradient.copy()))
             else:
-                self._add(gradient)
+                self._add(interval, gradient)
             return time.monotonic() - began
 
-    def _add(self, gradient: Array) -> None:
+    def _add(self, interval: Interval, gradient: Array) -> None:
+        trained = self._untrained.trained
         if self._filled:
-            optim.add_into(self._sum, gradient)
+            optim.add_into(self._sum[:trained], gradient[:trained])
         else:
-            optim.copy_into(self._sum, gradient)
-            self._filled = True
+            optim.copy_into(self._sum[:trained], gradient[:trained])
+        if trained < self.size:
+            self._untrained.add(self._sum, interval, gradient, first=not self._filled)
+        self._filled = True
 
     def write(self, advance: Advance) -> float:
         """Write the next version from the sum and return the learning rate used; 0 when no step was taken."""
         with self._lock:
             if self._sealed:
                 raise Sealed
-            for _, gradient in sorted(self._slots, key=lambda slot: slot[0]):
-                self._add(gradient)
+            for interval, gradient in sorted(self._slots, key=lambda slot: slot[0]):
+                self._add(interval, gradient)
             self._slots.clear()
             if advance.count and not self._filled:
                 self._sum[:] = 0
+                self._untrained.nothing(self._sum, self.values(advance.iteration), advance.count)
             lr = self._step(advance)
             for tell in self._tells:
                 tell(advance, self._sum)
@@ -178,7 +191,11 @@ class Block:
             return 0.0
         spec = self._document.optimizer
         lr = spec.lr * factor(self._document.schedule, advance.step, self._iterations)
-        optim.apply(spec, self._sum, 1.0 / advance.count, old, new, self._state, lr, advance.step)
+        part = slice(self._untrained.trained)
+        state = {name: array[part] for name, array in self._state.items()}
+        scale = 1.0 / advance.count
+        optim.apply(spec, self._sum[part], scale, old[part], new[part], state, lr, advance.step)
+        self._untrained.step(self._sum, advance.count, new)
         return lr
 
     def copy(self, version: int) -> dict[str, Array]:

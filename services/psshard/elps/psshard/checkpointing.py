@@ -94,4 +94,7 @@ class Checkpointing:
             metrics=progress.metrics,
             metrics_iteration=progress.metrics_iteration,
             loss=progress.loss,
+            best=progress.best,
+            best_iteration=progress.best_iteration,
+            stale=progress.stale,
         )

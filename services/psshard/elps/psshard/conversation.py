@@ -163,9 +163,16 @@ class Conversation:
             known = lead.origin.identity
             if known is None:
                 lead.origin.identity = identity
+            accepts = known is not None and lead.origin.accept(known, identity)
         difference = known.difference(identity) if known is not None else ""
-        if difference and not lead.origin.from_trainer:
-            lead.fail(f"the job is not what it was before: {difference}")
+        if accepts and difference:
+            lead.reporter.event("changed", f"it goes on with what is now; before: {difference}")
+            self._greet(link)
+        elif difference and not lead.origin.from_trainer and not lead.origin.accepted:
+            lead.fail(
+                f"the job is not what it was before: {difference}; bring that back, or submit it anew "
+                'with on_change = "accept"'
+            )
         elif difference:
             lead.dismiss(link.worker, f"it sees another job than the first trainer: {difference}")
         elif known is None:

@@ -9,6 +9,7 @@ from functools import partial
 from elps.contracts.errors import ProtocolError
 from elps.contracts.ids import PartitionId, ShardId
 from elps.contracts.job import JobDocument
+from elps.psshard.assignment import Assignment
 from elps.psshard.block import Block
 from elps.psshard.feeding import Feeder
 from elps.psshard.following import Copy, Following, WaveKey
@@ -43,7 +44,7 @@ class Copies:
         wave: Wave,
         me: ShardId,
         here: Mapping[PartitionId, Block],
-        iterations: int,
+        assignment: Assignment,
         connect: Connect,
         report: Callable[[Report], None],
     ) -> list[Feeder]:
@@ -62,7 +63,8 @@ class Copies:
             feeders.append(Feeder(key, blocks, partial(connect, target), report))
         self._end(wave.standing)
         self._parts[wave.standing] = _Part(key, feeders)
-        self.following.expect(key, wave.to_follow(me), iterations)
+        untrained = assignment.untrained
+        self.following.expect(key, wave.to_follow(me), assignment.iterations, untrained)
         return feeders
 
     def standing(self, *, replicas: bool) -> list[Report]:

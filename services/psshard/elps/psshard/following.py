@@ -13,6 +13,7 @@ from elps.contracts.job import JobDocument
 from elps.psshard.block import Array, Block
 from elps.psshard.core.part import Advance
 from elps.psshard.live import blocks_of
+from elps.psshard.untrained import Segment
 from elps.stream.interval import Interval
 
 WaveKey = tuple[Epoch, int]
@@ -38,15 +39,22 @@ class Following:
         self._changed = threading.Condition()
         self._waves: dict[WaveKey, dict[PartitionId, Copy]] = {}
 
-    def expect(self, key: WaveKey, partitions: list[tuple[int, int, int]], iterations: int) -> None:
+    def expect(
+        self,
+        key: WaveKey,
+        partitions: list[tuple[int, int, int]],
+        iterations: int,
+        untrained: tuple[Segment, ...] = (),
+    ) -> None:
         """Make room for the copies of a wave. A repeat changes nothing."""
         with self._changed:
             if key in self._waves:
                 return
             bounds = {PartitionId(n): (start, stop) for n, start, stop in partitions}
+            blocks = blocks_of(self._document, partitions, iterations, untrained)
             self._waves[key] = {
                 p: Copy(block, bounds[p], lacks=set(block.array_names))
-                for p, block in blocks_of(self._document, partitions, iterations).items()
+                for p, block in blocks.items()
             }
             self._changed.notify_all()
 

@@ -52,6 +52,14 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         except msgspec.MsgspecError as error:
             raise ProtocolError(f"an identity that cannot be read: {error}") from None
 
+    def fits(self, other: Identity) -> bool:
+        """Whether a job can go on with another one's data and code: what it counts and trains is alike."""
+        return (self.samples, self.test_samples, self.layout) == (
+            other.samples,
+            other.test_samples,
+            other.layout,
+        )
+
     def difference(self, other: Identity) -> str:
         """How another one differs, for people; empty when it is the same."""
         return "; ".join(
@@ -91,8 +99,10 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             checkpoint_every=document.checkpoint.every,
             checkpoint_every_s=document.checkpoint.every_s,
             target_metric=document.stop.metric,
-            target=document.stop.target or 0.0,
+            target=document.stop.target,
             target_is_maximum=document.stop.mode == "max",
+            patience=document.stop.patience,
+            min_delta=document.stop.min_delta,
             time_s=document.stop.time_s,
             staleness=document.bound,
             first_lease_s=document.limits.first_iteration_s,

@@ -121,6 +121,7 @@ class Lead(Resuming):
                     replicas=self.origin.replicas(numbers),
                     ahead=isinstance(source, Inheritance) and source.ahead,
                     batches=self._directions.batches,
+                    trend=self.reporter.trend,
                 )
                 if isinstance(source, Inheritance):
                     if isinstance(clock, UnbarredClock) and source.applied is not None:

@@ -23,6 +23,7 @@ from elps.optim.schedule import factor
 from elps.psshard.block import Array, Block, Sealed
 from elps.psshard.core.holes import merged
 from elps.psshard.core.part import Advance
+from elps.psshard.untrained import Segment, Untrained
 from elps.stream.interval import Interval
 
 
@@ -105,10 +106,17 @@ class LiveBlock(Block):
 
 
 def blocks_of(
-    document: JobDocument, partitions: list[tuple[int, int, int]], iterations: int
+    document: JobDocument,
+    partitions: list[tuple[int, int, int]],
+    iterations: int,
+    untrained: tuple[Segment, ...] = (),
 ) -> dict[PartitionId, Block]:
     """Empty blocks for partitions given by number, first element and end."""
-    kind = Block if document.bound is None else LiveBlock
     return {
-        PartitionId(n): kind(document, stop - start, iterations) for n, start, stop in partitions
+        PartitionId(n): (
+            Block(document, stop - start, iterations, Untrained(untrained, start, stop))
+            if document.bound is None
+            else LiveBlock(document, stop - start, iterations)
+        )
+        for n, start, stop in partitions
     }

@@ -120,7 +120,9 @@ class Member(Ending, Working, Voice):
                 raise NotHere("nothing was left here by the term before")
             return self._estate.take(assignment)
         if not assignment.carried:  # of the inherited: who has come since, and has no part in it
-            return blocks_of(self.document, assignment.partitions, assignment.iterations)
+            return blocks_of(
+                self.document, assignment.partitions, assignment.iterations, assignment.untrained
+            )
         copies, blocks = self.following.at(assignment.start), {}
         for number, _, _ in assignment.partitions:
             p = PartitionId(number)
@@ -251,9 +253,8 @@ class Member(Ending, Working, Voice):
                 return
             assert self._assignment is not None
             here = self._slab.blocks(without=self._awaited)
-            iterations = self._assignment.iterations
             feeders = self._copies.begin(
-                (epoch, wave.number), wave, me, here, iterations, connect, self.report
+                (epoch, wave.number), wave, me, here, self._assignment, connect, self.report
             )
             standing = self._copies.standing(replicas=wave.standing)
         for feeder in feeders:

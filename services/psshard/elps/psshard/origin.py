@@ -37,6 +37,9 @@ class Origin:
         self._host = host
         self.identity: Identity | None = None  #: set by a checkpoint or by the first ready trainer
         self.manifest: Manifest | None = None  #: what the job was last opened from; None: version 0
+        self.accepted = (
+            False  #: `identity` is what this term's first trainer found, not what was before
+        )
         self.damaged: set[str] = set()  #: checkpoints that could not be loaded
         self.skips: list[Interval] = []  #: granted, in order; they survive every reset
         self.slices: list[tuple[int, int, int]] = []  #: partition number, first element, end
@@ -91,6 +94,17 @@ class Origin:
     def usable(self, manifests: Sequence[Manifest]) -> Manifest | None:
         """The newest checkpoint that is not known to be damaged."""
         return next((m for m in manifests if m.name not in self.damaged), None)
+
+    def accept(self, known: Identity, found: Identity) -> bool:
+        """Whether the first trainer since the job goes on may find other data or code; it is what they are from now on.
+
+        The others must find the same as it.
+        """
+        willing = self._host.document.on_change == "accept" and not self.from_trainer
+        if not willing or self.accepted or not known.fits(found):
+            return False
+        self.accepted, self.identity = True, found
+        return True
 
     def condemn(self) -> str | None:
         """The checkpoint in use cannot be loaded: its name, the first time that this is told."""

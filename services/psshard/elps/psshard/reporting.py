@@ -28,6 +28,7 @@ from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Evaluated, IterationDone, Remark, Timing
 from elps.psshard.core.inheriting import Inheritance
 from elps.psshard.core.rules import Rules
+from elps.psshard.core.stopping import Trend
 from elps.psshard.origin import Source
 from elps.psshard.trainers import Around
 from elps.storage.checkpoints import Manifest
@@ -86,11 +87,20 @@ class Reporter:
             checkpoint=checkpoint,
             redone_iterations=self.progress.redone_iterations + redone,
         )
+        if not isinstance(
+            source, Inheritance
+        ):  # evaluations that are done again are not counted twice
+            self._change(**_trend(source or Progress())._asdict())
         known_at = self.progress.metrics_iteration
         told_at = source.metrics_iteration if isinstance(source, Manifest) else None
         # The scheduler may not have heard of the newest evaluation, which is not done again.
         if isinstance(source, Manifest) and told_at is not None and told_at > (known_at or -1):
             self._change(metrics=source.metrics, metrics_iteration=source.metrics_iteration)
+
+    @property
+    def trend(self) -> Trend:
+        """How the metric that the job watches has come along."""
+        return _trend(self.progress)
 
     def evaluated_at(self, source: Source) -> int:
         """The newest version that needs no evaluation when the job begins there; -1 if there is none."""
@@ -108,8 +118,8 @@ class Reporter:
         match news:
             case IterationDone():
                 self.iteration_done(news, plan)
-            case Evaluated(version, metrics):
-                self.evaluated(version, metrics)
+            case Evaluated(version, metrics, trend):
+                self.evaluated(version, metrics, trend)
             case Remark(happened, reason, about, iteration):
                 self.event(happened, reason, worker=about, iteration=iteration)
 
@@ -163,10 +173,10 @@ class Reporter:
         self._change(passes=passes, loss=loss, samples=samples)
 
     @_one_at_a_time
-    def evaluated(self, version: int, metrics: dict[str, float]) -> None:
+    def evaluated(self, version: int, metrics: dict[str, float], trend: Trend) -> None:
         """Send an evaluation."""
         shown = {n: v if math.isfinite(v) else None for n, v in metrics.items()}
-        self._change(metrics=shown, metrics_iteration=version)
+        self._change(metrics=shown, metrics_iteration=version, **trend._asdict())
         self.event("evaluated", "", iteration=version, metrics=shown)
 
     def saving(self, version: int | None, now: float) -> None:
@@ -233,6 +243,10 @@ def _extra(timing: Timing) -> ExtraLeases | None:
         compute_s=timing.extra_s,
         wait_s=timing.extra_wait_s,
     )
+
+
+def _trend(known: Progress | Manifest) -> Trend:
+    return Trend(known.best, known.best_iteration, known.stale)
 
 
 def _counted(rules: Rules, start: int, skips: Iterable[tuple[int, int]]) -> int:

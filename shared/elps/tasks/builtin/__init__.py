@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from elps.tasks.builtin.perceptron import Perceptron
-from elps.tasks.builtin.regression import Linear, Logistic, Softmax
+from elps.tasks.builtin.regression import Linear, Logistic, Softmax, SupportVector
 
-__all__ = ["TASKS", "Linear", "Logistic", "Perceptron", "Softmax", "source_hash"]
+__all__ = ["TASKS", "Linear", "Logistic", "Perceptron", "Softmax", "SupportVector", "source_hash"]
 
 TASKS: dict[str, Any] = {
     "linear": Linear,
     "logistic": Logistic,
     "softmax": Softmax,
+    "svm": SupportVector,
     "mlp": Perceptron,
 }
 """Name in the job's document to class; ``task_args`` are the arguments of the class."""

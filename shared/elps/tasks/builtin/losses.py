@@ -29,6 +29,19 @@ def logistic(scores: Array, y: Array) -> tuple[Array, Array]:
     return loss, -sign * off
 
 
+def hinge(scores: Array, y: Array) -> tuple[Array, Array]:
+    """max(0, 1 - margin); scores of shape (n,), the class is whether y is above 0."""
+    sign = np.where(y > 0, 1, -1).astype(scores.dtype)
+    short = np.maximum(1 - sign * scores, 0)
+    return short, np.where(short > 0, -sign, 0).astype(scores.dtype)
+
+
+def squared_hinge(scores: Array, y: Array) -> tuple[Array, Array]:
+    """The square of `hinge`, which has no kink."""
+    short, slope = hinge(scores, y)
+    return short * short, 2 * short * slope
+
+
 def softmax(scores: Array, y: Array) -> tuple[Array, Array]:
     """Cross entropy of k classes; scores of shape (n, k), y whole numbers of 0 … k-1."""
     shifted = scores - scores.max(axis=1, keepdims=True)

@@ -1,4 +1,5 @@
-"""Models that are linear in their parameters: linear, logistic and softmax regression.
+"""Models that are linear in their parameters: linear, logistic and softmax regression, and the
+support vector machine.
 
 Their loss is that of `elps.tasks.builtin.losses` plus l2/2 · |weights|² for each sample; the bias
 is not held down.
@@ -20,6 +21,7 @@ from elps.tasks.builtin.shapes import (
     features_of,
     labels_of,
     not_negative,
+    one_of,
     origin_of,
     pair,
 )
@@ -104,10 +106,35 @@ class Logistic(_Regression):
         self, l2: float = 0.0, features: int | None = None, *, dataset: Dataset | None = None
     ) -> None:
         super().__init__(l2, features, dataset=dataset)
-        check_two_classes(dataset)
+        check_two_classes(dataset, "logistic")
 
     def _loss(self, scores: Array, y: Array) -> tuple[Array, Array]:
         return losses.logistic(scores, y)
+
+    def _metrics(self, scores: Array, y: Array) -> dict[str, float]:
+        return {"accuracy": float(((scores > 0) == (y > 0)).sum())}
+
+
+class SupportVector(_Regression):
+    """The linear support vector machine on labels 0 and 1, or -1 and 1. Evaluates ``loss`` and
+    ``accuracy``. `loss`: ``hinge`` or ``squared_hinge``.
+    """
+
+    def __init__(
+        self,
+        l2: float = 1e-4,
+        features: int | None = None,
+        loss: str = "hinge",
+        *,
+        dataset: Dataset | None = None,
+    ) -> None:
+        super().__init__(l2, features, dataset=dataset)
+        check_two_classes(dataset, "svm")
+        one_of("loss", loss, ("hinge", "squared_hinge"))
+        self._of = losses.hinge if loss == "hinge" else losses.squared_hinge
+
+    def _loss(self, scores: Array, y: Array) -> tuple[Array, Array]:
+        return self._of(scores, y)
 
     def _metrics(self, scores: Array, y: Array) -> dict[str, float]:
         return {"accuracy": float(((scores > 0) == (y > 0)).sum())}

@@ -90,12 +90,12 @@ def classes_of(dataset: Dataset | None, given: int | None) -> int:
     if low < 0 or high >= limit:
         raise TaskError(
             f"{origin}: the labels run from {low} to {high}, expected 0 to {limit - 1}; "
-            "set data.args.relabel = true (libsvm, npy, npz) to number the classes from 0, or mend task_args.classes"
+            "set data.args.relabel = true to number the classes from 0, or mend task_args.classes"
         )
     return given if given is not None else max(2, high + 1)
 
 
-def check_two_classes(dataset: Dataset | None) -> None:
+def check_two_classes(dataset: Dataset | None, task: str) -> None:
     """Raise `TaskError` unless all labels are 0 and 1, or -1 and 1."""
     if dataset is None:
         return
@@ -103,8 +103,8 @@ def check_two_classes(dataset: Dataset | None) -> None:
     if not (np.isin(found, (0, 1)).all() or np.isin(found, (-1, 1)).all()):
         shown = ", ".join(f"{v:g}" for v in found[:6]) + (", …" if found.size > 6 else "")
         raise TaskError(
-            f"{origin_of(dataset)}: the labels are {shown}; logistic takes 0 and 1, or -1 and 1. "
-            "For two other labels set data.args.relabel = true (libsvm, npy, npz); for more classes take task softmax"
+            f"{origin_of(dataset)}: the labels are {shown}; {task} takes 0 and 1, or -1 and 1. "
+            "For two other labels set data.args.relabel = true; for more classes take task softmax"
         )
 
 

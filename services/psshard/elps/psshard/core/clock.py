@@ -33,6 +33,7 @@ from elps.psshard.core.rows import Rows
 from elps.psshard.core.rules import LAST_WORD_S, Rules
 from elps.psshard.core.saving import Saving
 from elps.psshard.core.skipping import Skipping
+from elps.psshard.core.stopping import Stopping, Trend
 from elps.stream.interval import Interval, IntervalSet
 
 
@@ -57,10 +58,10 @@ class Clock(Relocating):
         replicas: Replicas | None = None,
         ahead: bool = False,
         batches: Batches | None = None,
+        trend: Trend | None = None,
     ) -> None:
-        """`checkpoint` is the newest version in the store; `ahead`: some partition holds the version after `start`.
-
-        `batches` are those of the term, which may have heard plans before.
+        """`checkpoint` is the newest version in the store; `ahead`: some partition holds the version after `start`;
+        `batches` are those of the term, which may have heard plans before; `trend` is that of what was evaluated.
         """
         self.rules = rules
         self.start = start
@@ -71,7 +72,7 @@ class Clock(Relocating):
         self.expected: set[WorkerId] = set()  #: those the plan speaks of
         self.plan = 0
         self.over = False  #: finished, failed or rolled back: nothing is decided any more
-        self._goal = Goal(rules.iterations)
+        self._goal, self._stopping = Goal(rules.iterations), Stopping(rules, trend)
         self._evaluated = evaluated  #: newest version known to be, at the beginning
         self._batches = batches or Batches()
         self._lending = Lending(rules, self._goal, self.skips, evaluated, self._batches)
@@ -90,12 +91,11 @@ class Clock(Relocating):
         self._out: list[Command] = []
 
     def go_on(self, metrics: Mapping[str, float | None]) -> None:
-        """Begin where another leader has ended: what it last evaluated may have reached the target already.
+        """Begin where another leader has ended: what it last evaluated may end the job already.
 
         An evaluation that was due since, and was lost with it, is done at the version that the job is at.
         """
-        known = {name: value for name, value in metrics.items() if value is not None}
-        if reached := self.rules.reached(known):
+        if reached := self._stopping.verdict(metrics):
             self._goal.stop(self._next_boundary(), reached)
         if self.rules.last_due(self.start) > self._lending.evaluated:
             self._lending.owed = self.start
@@ -222,10 +222,9 @@ class Clock(Relocating):
             self._deadlines.took("evaluate", piece.lent_at, now)
         if current.finished:
             self._lending.round, self._lending.evaluated = None, version
-            metrics = current.means()
-            self._out.append(do.Evaluated(version, metrics))
-            if reached := self.rules.reached(metrics):
-                self._goal.stop(self._next_boundary(), reached)
+            if enough := self._stopping.evaluated(version, metrics := current.means()):
+                self._goal.stop(self._next_boundary(), enough)
+            self._out.append(do.Evaluated(version, metrics, self._stopping.trend))
         return self._serve(now)
 
     # --- skips --------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from elps.contracts.ids import PartitionId, ShardId, WorkerId
+from elps.psshard.core.stopping import NO_TREND, Trend
 from elps.stream.interval import Interval
 
 LeaseKind = Literal["train", "evaluate"]
@@ -157,6 +158,7 @@ class Evaluated:
 
     version: int
     metrics: dict[str, float]
+    trend: Trend = NO_TREND
 
 
 @dataclass(frozen=True)

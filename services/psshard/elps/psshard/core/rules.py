@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from elps.stream.geometry import Geometry
@@ -32,8 +33,12 @@ class Rules:
     checkpoint_every: int = 0
     checkpoint_every_s: float = 0.0
     target_metric: str | None = None
-    target: float = 0.0
+    target: float | None = 0.0
+    """None: there is none, and `patience` alone says when it is enough."""
     target_is_maximum: bool = True
+    patience: int = 0
+    """Evaluations in a row that may be no better by `min_delta`; 0: any number."""
+    min_delta: float = 0.0
     time_s: float | None = None
     staleness: int | None = None
     """Iterations before its own that a training lease may lack; None: ``bsp``, where an iteration has a barrier."""
@@ -66,12 +71,13 @@ class Rules:
             return -1
         return (version - 1) // self.evaluate_every * self.evaluate_every
 
-    def reached(self, metrics: dict[str, float]) -> str:
+    def reached(self, metrics: Mapping[str, float | None]) -> str:
         """How an evaluation reached the job's target, for people; empty when it did not."""
-        name = self.target_metric
-        if name is None or name not in metrics:
+        name, value = self.target_metric, None
+        if name is not None:
+            value = metrics.get(name)
+        if value is None or self.target is None:
             return ""
-        value = metrics[name]
         met = value >= self.target if self.target_is_maximum else value <= self.target
         return f"{name} reached {value:.6g}, target {self.target:.6g}" if met else ""
 
