@@ -207,7 +207,8 @@ class PolicyWorld:
                     for s, on in self.shards.items()
                     if len(on) < SHARD_SLOTS and s not in known.on
                 )
-                shard = next(room)
+                shard = next(room, None)
+                assert shard is not None, "a shard was promised that is taken"
                 self.shards[shard][known.job] = None
                 known.on.append(shard)
         for shard, on in self.shards.items():

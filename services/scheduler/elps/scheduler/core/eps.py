@@ -27,6 +27,7 @@ from elps.scheduler.core.places import (
     counted,
     need,
     refilled_from,
+    taken,
     too_large,
 )
 from elps.scheduler.core.policy import (
@@ -248,6 +249,8 @@ class _Deciding:
             size = self._size(best)
             if size < best.bounds.max and (gained := gain(best.rates, size, size + 1)) > LEAST_GAIN:
                 insort(ranked, (_weight(best) * gained, best.job))
+        if taken(self._facts, self._shards):
+            return  # what is free is not what jobs were told of
         for job in self._facts.held:
             if not (
                 job.room and job.movable and job.calm_s >= MOVES_S and job.job not in self._why

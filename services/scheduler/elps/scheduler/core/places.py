@@ -45,6 +45,11 @@ def _refilled(running: RunningFact, taken: tuple[AgentId, ...], joined: tuple[Sh
     return f"{' and '.join(parts)}: earliest running job that lacks any"
 
 
+def taken(facts: Facts, shards: Mapping[ShardId, int]) -> bool:
+    """Whether a decision has given out slots of shards already."""
+    return any(shards[fact.shard] != fact.free for fact in facts.shards)
+
+
 def spread(
     free: Mapping[AgentId, int], count: int, present: tuple[AgentId, ...]
 ) -> tuple[AgentId, ...]:

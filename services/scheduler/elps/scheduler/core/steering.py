@@ -30,6 +30,7 @@ from elps.scheduler.core.places import (
     counted,
     need,
     refilled_from,
+    taken,
     too_large,
 )
 from elps.scheduler.core.policy import (
@@ -263,6 +264,8 @@ class _Steering:
 
     def _widen(self) -> None:
         """One job is given a shard that is free; the one with the fewest for its weight."""
+        if taken(self._facts, self._shards):
+            return  # what is free is not what jobs were told of
         able = [
             job
             for job in self._held.values()
