@@ -144,6 +144,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     judged: Judged = Judged()
     fed_at: float | None = None
     """Unix time at which it had given its early feedback."""
+    overdue: bool = False
+    """Its deadline has passed while it had not ended, and that was told."""
     pinned: Pinned = Pinned()
     """What `scale` asked for; it holds through pauses and restarts, until `scale --auto`."""
     workers_named: int = 0

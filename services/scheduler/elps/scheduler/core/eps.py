@@ -70,6 +70,8 @@ class _Deciding:
         self._coming = max(sum(fact.clearing for fact in facts.agents), facts.retiring)
         self._held = {fact.job: fact for fact in facts.held}
         self._donors = [fact for fact in facts.held if fact.movable]
+        #: what is free may be meant for them, who cannot be given it yet
+        self._starting = any(fact.starting for fact in facts.held)
         self._workers: dict[JobId, int] = {}  #: of jobs that are to have others than before
         self._width: dict[JobId, int] = {}
         self._why: dict[JobId, str] = {}
@@ -83,7 +85,7 @@ class _Deciding:
         if self._facts.settling:
             told = "the scheduler has just started and is discovering the pool"
             self._waits += [(job.job, told) for job in waiting]
-        elif not waiting or not self._take_for(waiting):
+        elif (not waiting or not self._take_for(waiting)) and not self._starting:
             self._grow()
             self._level()
         resizes = tuple(

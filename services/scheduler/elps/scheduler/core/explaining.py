@@ -14,6 +14,7 @@ from elps.contracts.ids import AgentId, JobId, ShardId
 from elps.contracts.state import Allocation, JobRecord, JobState
 from elps.scheduler.core import resizing
 from elps.scheduler.core.book import Book
+from elps.scheduler.core.deadlines import due_s
 from elps.scheduler.core.events import Moment
 from elps.scheduler.core.facts import all_facts
 from elps.scheduler.core.places import counted
@@ -35,6 +36,9 @@ def explain(book: Book, policy: Policy, job: JobId, now: Moment) -> list[str]:
         return [*lines, f"nothing is started now: {book.suspended}"]
     lines.append(_has(record))
     lines += _bounds(record)
+    if (due := due_s(record, now)) is not None:
+        when = f"in {due:.0f} s" if due >= 0 else f"{-due:.0f} s ago"
+        lines.append(f"it should have ended {when}; jobs that would not in time count more")
     if record.state is JobState.PAUSED:
         return [*lines, "it gets nothing before it is resumed"]
     if record.pausing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from elps.contracts.job import Pool as Size
 from elps.contracts.state import JobRecord, JobState
-from elps.scheduler.core import resizing
+from elps.scheduler.core import deadlines, resizing
 from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import Moment
 from elps.scheduler.core.known import Live
@@ -125,7 +125,9 @@ def _held(book: Book, now: Moment) -> tuple[HeldFact, ...]:
                 resizing.width_of(allocation),
                 _bounds(shards, pinned.shards),
                 fed=record.fed_at is not None,
-                weight=record.document.weight,
+                weight=deadlines.weight(
+                    record, live.speeds.rates, _left(record), len(allocation.workers), now
+                ),
                 group=record.document.group,
                 rates=live.speeds.rates,
                 room=sum(book.pool.free(s, claims) > 0 for s in others),
@@ -161,6 +163,7 @@ def _about_to_start(book: Book) -> list[HeldFact]:
                 left=_left(record),
                 movable=False,
                 growable=False,
+                starting=True,
             )
         )
     return found

@@ -94,6 +94,8 @@ class HeldFact:
     """It trains, and can give something up now."""
     growable: bool = True
     """It trains or is starting, and can be given more."""
+    starting: bool = False
+    """Its place is kept until its term is there; then it may want more."""
     left: float | None = None
     """Iterations that it has to go; None: nobody knows yet."""
 

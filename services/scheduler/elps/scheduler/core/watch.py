@@ -8,7 +8,7 @@ from elps.contracts.epoch import Term
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.messages import AgentBeat, HostedJob, Refusal, ShardBeat, TrainerStatus
 from elps.contracts.state import Allocation, JobRecord
-from elps.scheduler.core import resizing, succession, suspicion
+from elps.scheduler.core import deadlines, resizing, succession, suspicion
 from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import MemberId, Moment, ShardRefused
 from elps.scheduler.core.known import Live, Reign
@@ -200,6 +200,7 @@ def ticked(book: Book, now: Moment) -> None:
     for record, _, live, reign in book.holding():
         _stranded(book, record, live, reign, now)
     resizing.look(book, now)
+    deadlines.look(book, now)
 
 
 def shard_refused(book: Book, event: ShardRefused, now: Moment) -> None:
