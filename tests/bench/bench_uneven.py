@@ -155,41 +155,62 @@ async def measure(
         )
 
 
-async def pair(client: Client, turn: int, cluster: Cluster, jitter: float) -> float:
-    """Rate of balanced batches over that of equal ones, by two jobs that train at the same time."""
-    names = ("fixed", "lb-bsp")
-    order = names if turn % 2 else names[::-1]
+@dataclass(frozen=True)
+class Pairs:
+    """Two modes beside each other on machines that are all alike but for noise."""
+
+    name: str
+    modes: tuple[str, str]
+    """What is compared, to what."""
+    task: Mapping[str, float]
+    learned: int
+    """Iterations at the beginning that are not counted."""
+    aim: float
+    """Ratio of the rates that the 95 % interval is to reach."""
+
+
+EVEN = (
+    # Balance must cost next to nothing where there is nothing to balance.
+    Pairs("even", ("lb-bsp", "fixed"), {"jitter": 0.05}, SETTLED, 0.99),
+    # Tails must not come where a call takes 30 ms whatever its size, and are to pay where each takes another time.
+    Pairs("costly_calls", ("lb-bsp", "auto"), {"call_ms": 30.0, "jitter": 0.5}, SETTLED, 0.9),
+    Pairs("jumping", ("lb-bsp", "auto"), {"jitter": 0.5}, 40, 1.0),
+)
+
+
+async def pair(client: Client, turn: int, cluster: Cluster, pairs: Pairs) -> float:
+    """Rate of the first mode over that of the second, by two jobs that train at the same time."""
+    order = pairs.modes if turn % 2 else pairs.modes[::-1]
     async with asyncio.TaskGroup() as jobs:
-        running = {
-            name: jobs.create_task(
-                run_job(client, job(f"{name}-{turn}", MODES[name], cluster, jitter=jitter))
-            )
-            for name in order
-        }
+        running = {}
+        for name in order:
+            document = job(f"{pairs.name}-{name}-{turn}", MODES[name], cluster, **pairs.task)
+            running[name] = jobs.create_task(run_job(client, document))
     took = {}
     for name, task in running.items():
-        rows = [r for r in task.result().rows if r.iteration >= SETTLED]
+        rows = [r for r in task.result().rows if r.iteration >= pairs.learned]
         took[name] = statistics.fmean(row.duration_s for row in rows)
-    return took["fixed"] / took["lb-bsp"]
+    return took[pairs.modes[1]] / took[pairs.modes[0]]
 
 
-async def even(record: StackRecord, cluster: Cluster, pairs: int) -> None:
-    """Machines that are all alike but for a little noise: balance must cost next to nothing there."""
+async def even(record: StackRecord, cluster: Cluster, pairs: Pairs, times: int) -> None:
+    """All pairs of a kind, one after the other."""
     async with connected(record) as client:
-        ratios = [await pair(client, turn, cluster, jitter=0.05) for turn in range(pairs)]
+        ratios = [await pair(client, turn, cluster, pairs) for turn in range(times)]
     mean = statistics.fmean(ratios)
-    half = STUDENT_95[pairs] * statistics.stdev(ratios) / math.sqrt(pairs)
+    half = STUDENT_95[times] * statistics.stdev(ratios) / math.sqrt(times)
+    first, second = pairs.modes
     emit(
-        f"uneven.even.{cluster.workers}.lb-bsp",
+        f"uneven.{pairs.name}.{cluster.workers}.{first}",
         mean,
-        "of the rate of fixed",
+        f"of the rate of {second}",
         ratio=mean,
-        to="rate of fixed",
+        to=f"rate of {second}",
         low=mean - half,
         high=mean + half,
-        aim="the 95 % interval reaches 0.99",
-        reached=mean + half >= 0.99,
-        pairs=pairs,
+        aim=f"the 95 % interval reaches {pairs.aim}",
+        reached=mean + half >= pairs.aim,
+        pairs=times,
         workers=cluster.workers,
     )
 
@@ -201,10 +222,13 @@ def main() -> None:
     seconds = 60.0 if full else 20.0
     for workers in (8, 16) if full else (8,):
         settings = {"ELPS_WORKER_SLOTS": str(len(modes))}
-        alike = Cluster("even", workers, "", 3.5, 20.0 if full else 10.0)
         say(f"uneven: even machines, {workers} of them")
         with private_stack(workers, 1, **settings) as record:
-            asyncio.run(even(record, alike, 10 if full else 4))
+            for pairs in EVEN:
+                sample_ms = 0.05 if "call_ms" in pairs.task else 3.5
+                each_s = 40.0 if full else 20.0 if pairs.learned > SETTLED else 10.0
+                alike = Cluster("even", workers, "", sample_ms, each_s)
+                asyncio.run(even(record, alike, pairs, 10 if full else 4))
         for cluster in clusters(workers, seconds, whole_traces=full):
             say(f"uneven: {cluster.name}: {cluster.slowdown[:160]}")
             slowed = settings | {"ELPS_WORKER_SLOWDOWN": cluster.slowdown}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 import numpy as np
+import pytest
 from cluster import agent, running, scheduler, shard, size
 
 BATCH = 8
@@ -14,6 +15,7 @@ FIRST, AFTER = 5, 30
 LONG_S = 120.0
 
 
+@pytest.mark.timeout(180)
 async def test_a_slowed_shard_gives_partitions_away_and_iterations_get_shorter() -> None:
     slow = {"ELPS_SHARD_SLOWDOWN": "shard-2=factor:30"}
     async with running(scheduler(), shard(1), shard(2), agent(1), agent(2), **slow) as cluster:

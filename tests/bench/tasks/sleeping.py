@@ -11,10 +11,13 @@ from idle import Array, Numbers
 
 
 class Sleeping:
-    """A few parameters; a call takes `sample_ms` for each sample, and up to `jitter` of that more or less."""
+    """A few parameters; a call takes `call_ms`, `sample_ms` for each sample, and up to `jitter` of both more or less."""
 
-    def __init__(self, sample_ms: float, jitter: float = 0.0, samples: int = 1_000_000) -> None:
-        self.sample_s, self.jitter, self.samples = sample_ms / 1000, jitter, samples
+    def __init__(
+        self, sample_ms: float, jitter: float = 0.0, call_ms: float = 0.0, samples: int = 1_000_000
+    ) -> None:
+        self.sample_s, self.call_s = sample_ms / 1000, call_ms / 1000
+        self.jitter, self.samples = jitter, samples
         self._chance = np.random.default_rng()  # of the time alone: each trainer draws its own
         self._gradient = np.full(16, 1e-6, np.float32)
 
@@ -28,5 +31,5 @@ class Sleeping:
         self, params: Mapping[str, Array], batch: Array
     ) -> tuple[float, Mapping[str, Any]]:
         noise = self._chance.uniform(1 - self.jitter, 1 + self.jitter)
-        time.sleep(self.sample_s * len(batch) * noise)
+        time.sleep((self.call_s + self.sample_s * len(batch)) * noise)
         return float(len(batch)), {"x": self._gradient}
