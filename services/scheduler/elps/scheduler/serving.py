@@ -59,6 +59,8 @@ FLUSH_S = 5.0
 """How long the end waits for the store."""
 TIMINGS_HELD = 1_000
 """Beyond it the oldest are dropped: the newest say what the next batches need."""
+PLACES_S = 0.02
+"""Jobs that are handed in within it are placed together."""
 TICKS_PER_BEAT = 4
 """Deadlines are looked at so often."""
 USER_KEYS = (
@@ -89,9 +91,12 @@ class Serving:
         self.core: Core
         self._outbox: Outbox | None = None  #: once the records are loaded
         self._subscriptions: list[Subscription] = []
+        self._placing: asyncio.TimerHandle | None = None  #: until then new jobs are waited for
+        self._closing = False
 
     async def close(self) -> None:
         """Take in nothing more; what waits for an answer goes back to its queue."""
+        self._closing = True
         if self._outbox is not None:
             self._outbox.abandon()
         await asyncio.gather(*(subscription.cancel() for subscription in self._subscriptions))
@@ -170,9 +175,19 @@ class Serving:
                     await asyncio.sleep(self._settings.beat_s)
 
     def feed(self, event: Event) -> None:
-        """Have the core handle an event, now."""
+        """Have the core handle an event, now; new jobs are placed a little later, those that come together at once."""
         assert self._outbox is not None
-        self._outbox.take(self.core.handle(event, self._now()))
+        if not isinstance(event, JobSubmitted):
+            self._placing = None
+            self._outbox.take(self.core.handle(event, self._now()))
+            return
+        self._outbox.take(self.core.take_in(event, self._now()))
+        if self._placing is None:
+            self._placing = asyncio.get_running_loop().call_later(PLACES_S, self._place)
+
+    def _place(self) -> None:
+        if self._placing is not None and not self._closing:
+            self.feed(Ticked())
 
     def _now(self) -> Moment:
         return Moment(self._clock.monotonic(), self._clock.time())

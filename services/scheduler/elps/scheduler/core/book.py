@@ -67,6 +67,10 @@ class Book:
         self.attempts = 0
         self.probed: dict[ShardId, float] = {}  #: shards: when they were last, monotonic
         self._claims: Claims | None = None  #: as `claims` gives them; None: to be made anew
+        self._holders: list[JobId] | None = (
+            None  #: jobs with an allocation, by order of arrival; None as above
+        )
+        self.reserved_places: dict[JobId, None] = {}  #: jobs with a reservation
         for record in sorted(records, key=lambda r: (r.seq, r.id)):
             self.records[record.id] = record
             if record.state.ended:
@@ -94,9 +98,11 @@ class Book:
 
     def holding(self) -> list[tuple[JobRecord, Allocation, Live, Reign]]:
         """Jobs with an allocation, by order of arrival."""
+        if self._holders is None:
+            self._holders = [job for job in self.live if self.records[job].allocation is not None]
         found = []
-        for job, live in self.live.items():
-            record = self.records[job]
+        for job in self._holders:
+            record, live = self.records[job], self.live[job]
             if record.allocation is not None and live.reign is not None:
                 found.append((record, record.allocation, live, live.reign))
         return found
@@ -110,18 +116,18 @@ class Book:
     def counted_claims(self) -> Claims:
         """The same, made from the records now."""
         claims: dict[MemberId, dict[Holding, None]] = {}
-        for job, live in self.live.items():
-            allocation = self.records[job].allocation
-            if allocation is not None:
-                for shard in allocation.shards:
-                    claims.setdefault(shard, {})[Holding(job)] = None
-                for worker, agent in allocation.workers.items():
-                    claims.setdefault(agent, {})[Holding(job, worker)] = None
-            if live.reservation is not None:
-                for shard in live.reservation.start.shards:
-                    claims.setdefault(shard, {})[Holding(job)] = None
-                for n, agent in enumerate(live.reservation.start.agents):
-                    claims.setdefault(agent, {})[Holding(job, WorkerId(f"+{n}"))] = None
+        for record, allocation, _, _ in self.holding():
+            for shard in allocation.shards:
+                claims.setdefault(shard, {})[Holding(record.id)] = None
+            for worker, agent in allocation.workers.items():
+                claims.setdefault(agent, {})[Holding(record.id, worker)] = None
+        for job in self.reserved_places:
+            place = self.live[job].reservation
+            assert place is not None
+            for shard in place.start.shards:
+                claims.setdefault(shard, {})[Holding(job)] = None
+            for n, agent in enumerate(place.start.agents):
+                claims.setdefault(agent, {})[Holding(job, WorkerId(f"+{n}"))] = None
         return claims
 
     def discovers(self, now: Moment) -> bool:
@@ -143,6 +149,9 @@ class Book:
 
     def update(self, record: JobRecord, now: Moment) -> None:
         """Replace a record whose state is as before, and have it stored."""
+        old = self.records.get(record.id)
+        if (old is None or old.allocation is None) != (record.allocation is None):
+            self._holders = None
         self.records[record.id] = record
         self._claims = None
         if live := self.live.get(record.id):
@@ -172,6 +181,7 @@ class Book:
         self.update(record, now)
         if record.state.ended:
             del self.live[job]
+            self._holders = None
             self.cleanup[job] = None
         self._publish(record, record.state.value, record.reason, record.changed_at, record.state)
         return record
@@ -188,6 +198,9 @@ class Book:
     def reserve(self, job: JobId, place: Reservation | None) -> None:
         """Keep a place for a queued job, or give it up."""
         self.live[job].reservation = place
+        self.reserved_places.pop(job, None)
+        if place is not None:
+            self.reserved_places[job] = None
         self._claims = None
 
     def explain(self, job: JobId, reason: str, now: Moment) -> None:

@@ -100,7 +100,15 @@ class Core:
             case ShardRefused():
                 watch.shard_refused(book, event, now)
         placing.settle(book, self.policy, now)
-        out, book.out = book.out, []
+        return self._said_so_far()
+
+    def take_in(self, event: JobSubmitted, now: Moment) -> list[Command]:
+        """Enter a job, and leave it to the next event to place it: many may come at once, and each asks for all."""
+        users.job_submitted(self.book, event, now)
+        return self._said_so_far()
+
+    def _said_so_far(self) -> list[Command]:
+        out, self.book.out = self.book.out, []
         return out
 
     def _with_groups(self, policy: Policy) -> Policy:

@@ -88,9 +88,14 @@ def all_facts(book: Book, now: Moment, *, held: bool) -> Facts:
 
 
 def _queued(record: JobRecord, live: Live) -> QueuedFact:
-    """What a job asks for: from its least to the size it is pinned at, if it is, else to its most."""
+    """What a job asks for: from its least to the size it is pinned at, if it is, else to its most.
+
+    The same as before while nothing has changed of it: there may be thousands.
+    """
+    if live.told is not None and live.told[0] is record:
+        return live.told[1]
     shards, workers, pinned = record.document.shards, record.document.workers, record.pinned
-    return QueuedFact(
+    fact = QueuedFact(
         record.id,
         Size(min=shards.min, max=shards.max if pinned.shards is None else pinned.shards),
         Size(min=workers.min, max=workers.max if pinned.workers is None else pinned.workers),
@@ -100,6 +105,8 @@ def _queued(record: JobRecord, live: Live) -> QueuedFact:
         rates=live.speeds.rates,
         left=_left(record),
     )
+    live.told = record, fact
+    return fact
 
 
 def _left(record: JobRecord) -> float | None:
@@ -144,9 +151,9 @@ def _held(book: Book, now: Moment) -> tuple[HeldFact, ...]:
 
 def _about_to_start(book: Book) -> list[HeldFact]:
     found = []
-    for job, live in book.live.items():
-        if live.reservation is None:
-            continue
+    for job in book.reserved_places:
+        live = book.live[job]
+        assert live.reservation is not None
         record, start = book.records[job], live.reservation.start
         asked, pinned = record.document, record.pinned
         found.append(

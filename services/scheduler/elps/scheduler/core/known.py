@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.messages import HostedJob
+from elps.contracts.state import JobRecord
 from elps.scheduler.core.batching import Batching
 from elps.scheduler.core.events import Request
 from elps.scheduler.core.gain import Speeds
-from elps.scheduler.core.policy import Start
+from elps.scheduler.core.policy import QueuedFact, Start
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,9 @@ class Live:
     written_at: float = 0.0  #: monotonic, s; when the record was last handed out to be stored
     batching: Batching | None = None  #: of balanced jobs, since their leader was first heard
     speeds: Speeds = field(default_factory=Speeds)  #: measured, by number of workers
+    told: tuple[JobRecord, QueuedFact] | None = (
+        None  #: what the policy was told of it last, and by which record
+    )
     resized_at: float = -math.inf  #: monotonic, s; when the policy last changed its size
     unwritten: bool = False  #: the record has changed since, in its progress or its reason
 

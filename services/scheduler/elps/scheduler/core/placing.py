@@ -181,10 +181,10 @@ def _mark_stalled(book: Book, now: Moment) -> None:
 
 def _cancel_reservations(book: Book) -> None:
     """Places that are not there any more."""
-    for job, live in book.live.items():
-        if live.reservation is None:
-            continue
-        start = live.reservation.start
+    for job in list(book.reserved_places):
+        place = book.live[job].reservation
+        assert place is not None
+        start = place.start
         ids: list[MemberId] = [*start.shards, *start.agents]
         members = [book.pool.member(member) for member in ids]
         if any(member is None or member.leaving for member in members):
