@@ -167,7 +167,9 @@ def test_a_pinned_job_and_one_that_cannot_be_resized_are_left_alone(policy: str)
     )
     decision = POLICIES[policy].decide(facts(12, 2, *jobs, queued("new", 3, 3)))
     assert {r.job for r in decision.resizes} <= {"other"}
-    assert [job for job, _ in decision.waits] == ["new"]
+    ((job, why),) = decision.waits
+    assert job == "new"
+    assert "all jobs are at their least" in why, "it is told to wait for what nobody can give up"
 
 
 @pytest.mark.parametrize("policy", ELASTIC)

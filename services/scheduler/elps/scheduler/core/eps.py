@@ -166,7 +166,8 @@ class _Deciding:
     def _take_for(self, waiting: list[QueuedFact]) -> bool:
         """Have running jobs give up what those in front of the queue need; False if the first cannot be served."""
         free = sum(self._agents.values()) + self._coming
-        spare = sum(self._size(j) - j.bounds.min for j in self._donors)
+        size = self._workers.get
+        spare = sum([size(j.job, j.workers) - j.bounds.min for j in self._donors])
         shards = ShardRoom(self._facts, self._shards, self._donors)
         needed = wished = 0
         for n, job in enumerate(waiting):
@@ -213,9 +214,10 @@ class _Deciding:
             return 0
         size = self._workers.get
         able = [
-            self._price(j)
+            j.price if j.job not in self._workers else self._price(j)
             for j in self._donors
-            if size(j.job, j.workers) > max(j.bounds.min, above) and (j.fed or not above)
+            if j.workers > above and (j.fed or not above)
+            if size(j.job, j.workers) > (j.least if j.least > above else above)
         ]
         heapify(able)
         for given in range(number):
@@ -231,9 +233,7 @@ class _Deciding:
 
     def _price(self, job: HeldFact) -> tuple[bool, float, JobId]:
         """Of a worker fewer: the job with the least gives way."""
-        now = self._workers.get(job.job)
-        if now is None:
-            return job.price
+        now = self._size(job)
         return not job.fed, job.weight * gain(job.rates, now - 1, now), job.job
 
     # --- the others ---------------------------------------------------------------------------------------------------
