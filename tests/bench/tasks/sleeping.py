@@ -11,7 +11,7 @@ from idle import Array, Numbers
 
 
 class Sleeping:
-    """A few parameters; a call takes `call_ms`, `sample_ms` for each sample, and up to `jitter` of both more or less."""
+    """A few parameters; a call takes `call_ms`, `sample_ms` for each sample, and up to `jitter` of it more or less."""
 
     def __init__(
         self, sample_ms: float, jitter: float = 0.0, call_ms: float = 0.0, samples: int = 1_000_000
