@@ -16,7 +16,8 @@ ARGS    ?=
 # Three test processes for two cores: tests of whole stacks wait more than they compute. One broker serves all.
 XDIST   := -n 3 --dist loadfile
 
-SEEDS   := tests/simulation/test_simulation_seeds.py
+# What `make chaos` runs before it: more of what `make test` has some of.
+THOROUGH := -n 2 -m thorough tests/unit tests/simulation tests/e2e
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lint format schema type test unit integration e2e simulation chaos soak cover bench up down status clean demo elastic newcomers
@@ -56,8 +57,8 @@ format: $(STAMP) ## Put the code into shape
 schema: $(STAMP) ## Write docs/job.schema.json anew
 	$(BIN)/python -m elps.contracts.schema --write docs/job.schema.json
 
-test: setup ## All tests but chaos, the simulated seeds, the benchmarks and the long ones; some 10 minutes on two cores
-	$(BIN)/pytest $(XDIST) -m 'not long' --ignore=tests/bench --ignore=tests/chaos --ignore=$(SEEDS) tests $(ARGS)
+test: setup ## All tests but chaos, the thorough and the long ones, and the benchmarks; some 10 minutes on two cores
+	$(BIN)/pytest $(XDIST) -m 'not long and not thorough' --ignore=tests/bench --ignore=tests/chaos tests $(ARGS)
 
 unit: $(STAMP) ## Tests without input or output
 	$(BIN)/pytest -m 'not long' tests/unit $(ARGS)
@@ -73,8 +74,9 @@ simulation: $(STAMP) ## All services in one thread and virtual time, while every
 	$(if $(SEED),cd tests && ../$(BIN)/python -m simulation $(SEED),$(BIN)/pytest tests/simulation $(ARGS))
 
 # With KILLS the seeded run alone, told as it happens.
-chaos: setup ## Simulated seeds; then kill, freeze and cut off (ARGS='-m long' for the long ones); the seeded run alone: SEED=4711 KILLS=20
-	SEED=$(SEED) KILLS=$(KILLS) $(BIN)/pytest $(if $(KILLS),-s tests/chaos/test_chaos_run.py,-m 'not long' $(SEEDS) tests/chaos) $(ARGS)
+chaos: setup ## The thorough tests; then kill, freeze and cut off (ARGS='-m long' for the long ones); the seeded run alone: SEED=4711 KILLS=20
+	$(if $(KILLS)$(ARGS),,$(BIN)/pytest $(THOROUGH))
+	SEED=$(SEED) KILLS=$(KILLS) $(BIN)/pytest $(if $(KILLS),-s tests/chaos/test_chaos_run.py,-m 'not long' tests/chaos) $(ARGS)
 
 soak: setup ## Short jobs and failures for SOAK_S=1200 seconds; whoever is not hit stays as large as it is
 	SOAK_S=$(SOAK_S) SEED=$(SEED) $(BIN)/pytest -s -m long tests/chaos/test_chaos_soak.py $(ARGS)

@@ -9,6 +9,7 @@ Every line that begins with ``$`` is a command that you can type yourself.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -17,10 +18,14 @@ from typing import Any
 
 from demo import elps
 
+from elps.client.http import MonitorHttp
+from elps.local.find import find_stack
+
 HERE = Path(__file__).parent
 LONG, SHORT = str(HERE / "elastic.toml"), str(HERE / "newcomer.toml")
 LOOK_S, WAIT_S = 0.2, 60.0
 ENDED = ("finished", "failed", "killed")
+ENDLESS = ("evaluate.every=200", "passes=100000")
 
 
 def job(name: str) -> dict[str, Any]:
@@ -58,36 +63,45 @@ def has_all(name: str, workers: int) -> bool:
 def show(name: str) -> float:
     """One line on a newcomer's first results; returns how long they took, in seconds."""
     found = job(name)
+    if found["fed_at"] is None:
+        sys.exit(
+            f"newcomers: {name} has {found['state']} before its first results: {found['reason']}"
+        )
     after = found["fed_at"] - found["submitted_at"]
-    metrics = ", ".join(
-        f"{key} {value:.4g}" for key, value in found["metrics"].items() if value is not None
-    )
-    print(
-        f"  {name}: first results {after:.2f} s after it was handed in: {metrics or 'not finite'}",
-        flush=True,
-    )
+    known = [(key, value) for key, value in found["metrics"].items() if value is not None]
+    metrics = ", ".join(f"{key} {value:.4g}" for key, value in known) or "not finite"
+    print(f"  {name}: first results {after:.2f} s after it was handed in: {metrics}", flush=True)
     return float(after)
 
 
+def slots() -> int:
+    """Worker slots of the whole stack."""
+    stack = find_stack(Path.cwd(), os.environ)
+    assert stack.monitor_url is not None
+    return sum(agent["slots"] for agent in MonitorHttp(stack.monitor_url).workers()["workers"])
+
+
 def main() -> None:
-    """Fill the cluster, let newcomers arrive, keep one."""
+    """Fill the cluster, let newcomers arrive, keep one; the policy is afterwards as it was before."""
     stamp = time.strftime("%H%M%S")
     long = f"long-{stamp}"
-    names = {kind: f"{kind}-{stamp}" for kind in ("good", "hopeless", "slow")}
-    before = elps("policy", "eps", "--json", show=False)
+    before = json.loads(elps("policy", "eps", "--json", show=False))["reason"].split()[0]
     print("\n$ elps policy eps    # early feedback first", flush=True)
-    submit(
-        LONG,
-        long,
-        "workers.max=4",
-        "shards.max=2",
-        "replicas=0",
-        "evaluate.every=200",
-        "passes=100000",
-    )
+    try:
+        submit(LONG, long, f"workers.max={slots()}", "shards.max=2", "replicas=0", *ENDLESS)
+        newcomers(long, {kind: f"{kind}-{stamp}" for kind in ("good", "hopeless", "slow")})
+    finally:
+        if job(long)["state"] not in ENDED:
+            elps("kill", long, "--reason", "the demonstration is over")
+        elps("policy", before)
+
+
+def newcomers(long: str, names: dict[str, str]) -> None:
+    """Three of them, one after the other, beside a job that has the whole cluster."""
+    everything = slots()
     until(
-        lambda: has_all(long, 4) and fed(long),
-        "the long job to have the cluster and its first results",
+        lambda: has_all(long, everything) and fed(long),
+        "the long job to have the cluster, and its first results",
     )
     elps("explain", long)
     latencies = []
@@ -103,11 +117,8 @@ def main() -> None:
     )
     print(f"\n  {names['hopeless']}: {job(names['hopeless'])['reason']}", flush=True)
     elps("watch", names["good"])
-    until(lambda: has_all(long, 4), "the long job to have all workers again")
-    kept = job(long)
-    elps("kill", long, "--reason", "the demonstration is over")
-    elps("policy", json.loads(before)["reason"].split()[0])
-    accuracy = job(names["good"])["metrics"]["accuracy"]
+    until(lambda: has_all(long, everything), "the long job to have all workers again")
+    kept, accuracy = job(long), job(names["good"])["metrics"]["accuracy"]
     print(
         f"\nok   first results after {', '.join(f'{s:.2f}' for s in latencies)} s on a full cluster; the one that was "
         f"kept reads {accuracy:.1%} of the digits;\n     the long job was never stopped: "

@@ -22,6 +22,7 @@ MODES: dict[str, dict[str, Any]] = {
     "asp": {"sync": "asp"},
 }
 SAMPLES, BATCH = 160, 16
+MORE = ["ssp-2", pytest.param("asp", marks=pytest.mark.thorough)]
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -55,7 +56,7 @@ async def assert_counted(job: Job) -> None:
     assert record.progress.samples == passes * SAMPLES
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [*MORE, pytest.param("ssp-0", marks=pytest.mark.thorough)])
 async def test_a_killed_worker_loses_nothing_and_doubles_nothing(
     cluster: Cluster, mode: str
 ) -> None:
@@ -113,7 +114,7 @@ async def test_under_ssp_the_others_go_on_up_to_the_bound(cluster: Cluster) -> N
         await job.finished()
 
 
-@pytest.mark.parametrize("mode", ["ssp-2", "asp"])
+@pytest.mark.parametrize("mode", MORE)
 async def test_partitions_move_and_workers_come_and_go_meanwhile(
     cluster: Cluster, mode: str
 ) -> None:
@@ -127,7 +128,7 @@ async def test_partitions_move_and_workers_come_and_go_meanwhile(
     assert job.told("rolled_back") == []
 
 
-@pytest.mark.parametrize("mode", ["ssp-2", "asp"])
+@pytest.mark.parametrize("mode", MORE)
 async def test_a_leader_that_ends_hands_over_what_is_applied(cluster: Cluster, mode: str) -> None:
     sizes = {"workers": {"min": 3, "max": 3}, "shards": {"min": 1, "max": 3}}
     job = await cluster.submit(
@@ -147,7 +148,7 @@ async def test_a_leader_that_ends_hands_over_what_is_applied(cluster: Cluster, m
     assert job.told("rolled_back") == []
 
 
-@pytest.mark.parametrize("mode", ["ssp-2", "asp"])
+@pytest.mark.parametrize("mode", MORE)
 async def test_a_paused_job_rests_where_nothing_is_applied_beyond_and_goes_on(
     cluster: Cluster, mode: str
 ) -> None:
@@ -178,7 +179,7 @@ async def test_checkpoints_on_the_way_are_versions(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
-@pytest.mark.parametrize("mode", ["ssp-2", "asp"])
+@pytest.mark.parametrize("mode", MORE)
 async def test_a_perceptron_learns_the_digits(cluster: Cluster, mode: str, optimizer: str) -> None:
     rate = {"momentum": 0.05, "adam": 0.003}[optimizer]
     job = await cluster.submit(

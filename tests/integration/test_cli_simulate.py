@@ -11,7 +11,7 @@ from emulated import data_folder
 
 from elps.cli.main import main
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "newcomers.toml"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "workloads" / "newcomers.toml"
 POLICIES = ["fifo", "fair", "srtf", "optimus", "eps"]
 
 

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 from scheduler_stack import ENV, Stack, running_stack
 
 from elps.contracts import topology
+from elps.contracts.codec import encode
 from elps.contracts.epoch import Charge
 from elps.contracts.state import JobState
 from elps.messaging.memory import MemoryBus
@@ -72,11 +74,15 @@ async def test_one_that_members_do_not_obey_gives_up_and_comes_back_above_them(
 async def test_a_record_that_another_scheduler_may_have_written_is_not_written(
     stack: Stack,
 ) -> None:
+    await stack.submit("one")
+    await stack.reached("one", JobState.RUNNING)
+    other = msgspec.structs.replace(await stack.record("one"), workers_named=77)
     await stack.store.claim(topology.CHARGE, "somebody", 0.1, over=stack.holder())
-    value = await stack.store.hash_all(topology.JOB_INDEX)
+    await stack.store.hash_put(topology.JOB_INDEX, "one", encode(other))
+    assert (await stack.ask("pause", job="one")).ok, "by the next scheduler"
     await stack.until(lambda: max(numbers(stack)) >= 3)
-    assert await stack.store.hash_all(topology.JOB_INDEX) == value
-    assert (await stack.submit("one")).ok, "by the same process, in charge again"
+    assert (await stack.record("one")).workers_named == 77, "nothing was written over it"
+    assert (await stack.submit("two")).ok, "by the same process, in charge again"
 
 
 async def test_a_chosen_policy_outlives_the_scheduler_and_jobs_are_explained(stack: Stack) -> None:

@@ -12,6 +12,7 @@ SEEDS = 500
 CHUNK = 50
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_every_job_comes_to_its_right_end_whatever_fails(first: int) -> None:

@@ -199,6 +199,24 @@ def test_a_lower_rate_makes_ftrls_steps_smaller_and_leaves_the_values(way: str) 
     assert np.abs(before).min() > 1
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_ftrl_leaves_all_as_it_is_where_there_is_no_rate(dtype: str, way: str) -> None:
+    spec = Optimizer(name="ftrl")
+    values = np.array([0.0, 1.0, -2.0], dtype)
+    state = {s: np.zeros_like(values) for s in state_names(spec)}
+    apply(spec, np.ones(3, dtype), 1.0, values, values, state, 0.5, 1)
+    before = values.copy(), {s: array.copy() for s, array in state.items()}
+    for step, rate in enumerate((0.0, 1e-310, 1e-44), 2):
+        apply(spec, np.ones(3, dtype), 1.0, values, values, state, rate, step)
+        if rate == 0.0:
+            assert (values == before[0]).all()
+            assert all((state[s] == before[1][s]).all() for s in state)
+        assert np.isfinite(values).all()
+        assert all(np.isfinite(array).all() for array in state.values())
+    apply(spec, np.ones(3, dtype), 1.0, values, values, state, 0.5, 5)
+    assert (values < before[0]).all(), "and learns again"
+
+
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not a dependency")
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "ftrl"])
 def test_twenty_steps_follow_torch(name: str, way: str) -> None:

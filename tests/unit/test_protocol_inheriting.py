@@ -12,6 +12,7 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 
 from protocol_inheriting_faults import INHERITING_FAULTS
+from protocol_marks import later
 from protocol_world import bad_among
 
 from elps.contracts.epoch import NO_EPOCH, Epoch, Term
@@ -30,7 +31,13 @@ THEN = Epoch(Term(3, 33), 4)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("first", range(0, SCHEDULES, CHUNK))
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, marks=later(first, thorough=1_000, long=SCHEDULES))
+        for first in range(0, SCHEDULES, CHUNK)
+    ],
+)
 def test_every_schedule_with_leaders_that_follow_each_other_ends_exactly(first: int) -> None:
     bad = list(bad_among(range(first, first + CHUNK), focus="heirs", thorough=True))
     assert not bad, "; ".join(f"{seed}: {why}" for seed, why in bad[:5])

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 sys.path.append(str(Path(__file__).parent))
 
+from protocol_marks import rare
 from protocol_moving_faults import MOVING_FAULTS, MOVING_SPARE
 from protocol_world import bad_among
 
@@ -26,7 +27,7 @@ A, B, C, _ = SHARDS
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", MOVING_FAULTS)
+@pytest.mark.parametrize("name", rare(MOVING_FAULTS, "half-map", "never-ask", "double-ask"))
 def test_a_rule_of_moving_that_is_left_out_is_found(name: str) -> None:
     fault = MOVING_FAULTS[name]
     found = any(bad_among(fault.seeds, **fault.how))
@@ -34,6 +35,7 @@ def test_a_rule_of_moving_that_is_left_out_is_found(name: str) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MOVING_SPARE)
 def test_what_another_rule_of_moving_makes_good_changes_no_result(name: str) -> None:
     fault = MOVING_SPARE[name]

@@ -10,6 +10,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent))
 
+from protocol_marks import later, rare
 from protocol_replica_faults import REPLICA_FAULTS
 from protocol_world import bad_among
 
@@ -27,10 +28,10 @@ PLACED = {P0: A, P1: B}
 
 
 BLOCKS = [
-    pytest.param(first, marks=[pytest.mark.long] if first >= 2_000 else [])
+    pytest.param(first, marks=later(first, thorough=1_000, long=2_000))
     for first in range(0, SCHEDULES, CHUNK)
 ]
-"""The later ones only when the long tests are asked for."""
+"""The later ones are no part of `make test`."""
 
 
 @pytest.mark.timeout(300)
@@ -42,7 +43,7 @@ def test_every_schedule_in_which_shards_are_lost_ends_exactly(first: int) -> Non
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", REPLICA_FAULTS)
+@pytest.mark.parametrize("name", rare(REPLICA_FAULTS, "copied-skips", "no-spare"))
 def test_a_rule_of_replicas_that_is_left_out_is_found(name: str) -> None:
     fault = REPLICA_FAULTS[name]
     found = any(bad_among(fault.seeds, **fault.how))

@@ -12,6 +12,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent))
 
+from protocol_marks import later, rare
 from protocol_unbarred import bad_among
 from protocol_unbarred_faults import UNBARRED_FAULTS, UNBARRED_SPARE
 
@@ -37,10 +38,10 @@ FAST, SLOW = WorkerId("fast"), WorkerId("slow")
 
 
 BLOCKS = [
-    pytest.param(first, marks=[pytest.mark.long] if first >= 2_000 else [])
+    pytest.param(first, marks=later(first, thorough=1_000, long=2_000))
     for first in range(0, SCHEDULES, CHUNK)
 ]
-"""The later ones only when the long tests are asked for."""
+"""The later ones are no part of `make test`."""
 
 
 @pytest.mark.timeout(300)
@@ -51,6 +52,7 @@ def test_every_schedule_without_a_barrier_applies_every_sample_once(first: int) 
     assert not bad, "; ".join(f"{told} {seed}: {why}" for seed, why in bad[:5])
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_leaders_that_follow_each_other_apply_every_sample_once() -> None:
     bad = list(bad_among(range(HEIRS), focus="heirs", thorough=True))
@@ -58,7 +60,7 @@ def test_leaders_that_follow_each_other_apply_every_sample_once() -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", UNBARRED_FAULTS)
+@pytest.mark.parametrize("name", rare(UNBARRED_FAULTS, "no-epoch"))
 def test_a_rule_without_a_barrier_that_is_left_out_is_found(name: str) -> None:
     fault = UNBARRED_FAULTS[name]
     found = any(bad_among(fault.seeds, **fault.how))
@@ -66,6 +68,7 @@ def test_a_rule_without_a_barrier_that_is_left_out_is_found(name: str) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", UNBARRED_SPARE)
 def test_what_is_only_there_for_clarity_changes_nothing(name: str) -> None:
     fault = UNBARRED_SPARE[name]

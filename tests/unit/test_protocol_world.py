@@ -13,6 +13,7 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 
 from protocol_faults import FAULTS, SPARE
+from protocol_marks import later
 from protocol_world import bad_among
 
 SCHEDULES = 10_000
@@ -20,10 +21,10 @@ CHUNK = 1_000
 
 
 BLOCKS = [
-    pytest.param(first, marks=[pytest.mark.long] if first >= 5_000 else [])
+    pytest.param(first, marks=later(first, thorough=2_000, long=5_000))
     for first in range(0, SCHEDULES, CHUNK)
 ]
-"""The later ones only when the long tests are asked for."""
+"""The later ones are no part of `make test`."""
 
 
 @pytest.mark.timeout(300)
@@ -43,6 +44,7 @@ def test_a_rule_that_is_left_out_is_found(name: str) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SPARE)
 def test_what_is_only_there_for_clarity_changes_nothing(name: str) -> None:
     fault = SPARE[name]

@@ -10,8 +10,9 @@ from scheduler_desk import reborn
 
 from elps.contracts.job import JobDocument
 from elps.contracts.state import JobRecord, JobState, Progress
-from elps.scheduler.core.deadlines import LATE, weight
+from elps.scheduler.core.deadlines import WELL, is_late
 from elps.scheduler.core.events import Moment
+from elps.scheduler.core.gain import time_s
 
 
 def record(deadline_s: float | None, own: float = 2.0) -> JobRecord:
@@ -27,27 +28,30 @@ def record(deadline_s: float | None, own: float = 2.0) -> JobRecord:
     )
 
 
-@given(st.floats(1, 1e4), st.floats(0, 1e4), st.floats(0, 1e4), st.integers(1, 8))
-def test_a_job_counts_more_exactly_when_it_would_be_late(
+@given(st.floats(1, 1e4), st.floats(0, 1e4), st.floats(0, 1e4), st.integers(2, 8))
+def test_a_job_is_late_when_it_would_be_and_stays_so_until_it_is_well_in_time(
     deadline_s: float, left: float, after_s: float, workers: int
 ) -> None:
     now = Moment(0.0, 1000.0 + after_s)
-    counts = weight(record(deadline_s), ((workers, 4.0),), left, workers, now)
+    rates = ((workers - 1, 3.0), (workers, 4.0))
     due = deadline_s - after_s
-    late = due > 0 and left * 0.25 > due
-    if due > 0 and left * 0.25 == pytest.approx(due):
+    takes, fewer = left * time_s(rates, workers), left * time_s(rates, workers - 1)
+    if any(x == pytest.approx(due, rel=1e-3, abs=1e-3) for x in (0, takes, fewer / WELL)):
         return
-    assert counts == (2.0 * LATE if late else 2.0)
+    assert is_late(record(deadline_s), rates, left, workers, False, now) == (0 < due < takes)
+    was = is_late(record(deadline_s), rates, left, workers, True, now)
+    assert was == (due > 0 and fewer > WELL * due)
 
 
 def test_what_is_not_known_and_what_is_over_changes_nothing() -> None:
     now, rates = Moment(0.0, 1050.0), ((1, 1.0),)
-    assert weight(record(None), rates, 1e9, 1, now) == 2.0
-    assert weight(record(100.0), (), 1e9, 1, now) == 2.0
-    assert weight(record(100.0), rates, None, 1, now) == 2.0
-    assert weight(record(100.0), rates, 1e9, 0, now) == 2.0
-    assert weight(record(10.0), rates, 1e9, 1, now) == 2.0, "it is too late anyway"
-    assert weight(record(100.0), rates, 60.0, 1, now) == 2.0 * LATE
+    for was in (False, True):
+        assert not is_late(record(None), rates, 1e9, 1, was, now)
+        assert not is_late(record(100.0), (), 1e9, 1, was, now)
+        assert not is_late(record(100.0), rates, None, 1, was, now)
+        assert not is_late(record(100.0), rates, 1e9, 0, was, now)
+        assert not is_late(record(10.0), rates, 1e9, 1, was, now), "it is too late anyway"
+    assert is_late(record(100.0), rates, 60.0, 1, False, now)
 
 
 def test_an_overdue_job_goes_on_and_is_told_of_once() -> None:

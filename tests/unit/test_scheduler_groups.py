@@ -129,6 +129,38 @@ def test_nobody_gives_way_below_its_least(facts: Facts, workers: int, shards: in
         assert resize.shards >= min(job.shards, job.shard_bounds.min)
 
 
+def test_who_cannot_be_served_takes_nothing_of_its_groups_quota_and_stands_in_nobodys_way() -> None:
+    one, many = Size(min=1, max=1), Size(min=2, max=8)
+    agents = tuple(AgentFact(AgentId(f"a{n}"), 1, 1, 0) for n in range(8))
+    shards = (ShardFact(ShardId("s1"), 9, 9, 0),)
+    queued = (
+        QueuedFact(JobId("big"), Size(min=10, max=10), many, group="a"),
+        QueuedFact(JobId("small"), one, one, group="a"),
+    )
+    facts = Facts(shards=shards, agents=agents, queued=queued, running=())
+    for policy in POLICIES.values():
+        decision = Grouped(policy, {"a": Group(workers=8)}).decide(facts)
+        assert [s.job for s in decision.starts] == ["small"], policy.name
+
+
+def test_jobs_give_way_within_each_group_whoever_waits_first() -> None:
+    one, five = Size(min=1, max=1), Size(min=1, max=5)
+    held = tuple(
+        HeldFact(JobId(f"h{g}"), 4, five, 1, one, fed=True, calm_s=99, group=g) for g in "ab"
+    )
+    queued = (
+        QueuedFact(JobId("never"), one, Size(min=6, max=6), group="a"),
+        QueuedFact(JobId("new"), one, one, group="b"),
+    )
+    agents = tuple(AgentFact(AgentId(f"a{n}"), 1, 0, 0) for n in range(8))
+    shards = (ShardFact(ShardId("s1"), 9, 9, 0),)
+    facts = Facts(shards=shards, agents=agents, queued=queued, running=(), held=held)
+    grouped = Grouped(Eps(), {"a": Group(workers=4), "b": Group(workers=4)})
+    decision = grouped.decide(facts)
+    assert [(r.job, r.workers) for r in decision.resizes] == [("hb", 3)]
+    assert "more than the 4 that it may have" in dict(decision.waits)[JobId("never")]
+
+
 def test_groups_are_read_from_a_setting() -> None:
     assert read("") == {}
     assert read("a=weight:2,workers:8,shards:4; b = workers: 4") == {
@@ -149,7 +181,7 @@ def test_in_the_scheduler_a_group_waits_for_its_quota_and_others_go_ahead() -> N
         crowd.submit(name, group=group, workers={"min": 1, "max": 2})
     crowd.go(6)
     assert crowd.sizes() == {"one": 1, "two": 1, "four": 2}, "one has given way to two"
-    assert "the quota of its group a: it asks for 1 worker, 2 of 2 are in use" in (
+    assert "the quota of its group a: it asks for 1 worker, 2 of 2 are taken" in (
         crowd.record("three").reason
     )
     for name in ("one", "two", "four"):

@@ -54,7 +54,7 @@ def look(
         for shard, cost in shown.costs.items():
             weighing.told(shard, cost)
         iteration_s = beside_s + shown.work_s
-        weighing.reached(version, now - iteration_s)
+        weighing.reached(version := version + 1, now - iteration_s)
         weighing.reached(version := version + 1, now)
         reasons.append(weighing.look(shown.sizes, sorted(shown.factors), shown.placed, now))
     return reasons

@@ -191,7 +191,8 @@ class Limits(_Part, frozen=True, kw_only=True):
     """Bounds on waiting for the job's own code."""
 
     start_s: Positive = 120.0
-    """From the start of a trainer to the end of its imports and the opening of its data."""
+    """From the start of a trainer to the end of its imports and the opening of its data. One that joins while others
+    train computes once besides, for which it has `first_iteration_s` more."""
     first_iteration_s: Positive = 600.0
     """The first leases; later ones get `slack` times the slowest recent one, `floor_s` at the least."""
     slack: Annotated[float, Meta(ge=2, le=1000)] = 10.0

@@ -27,7 +27,7 @@ def open_csv(data: Data, env: Mapping[str, str]) -> Source:
 
     args: ``label_column``, name or number from 0 of the target (default: the last one); ``drop``,
     columns that are no features; ``delimiter`` (default ","); ``header``, whether the first line
-    names the columns (default: if something in it is no number).
+    names the columns (default: if nothing in it is a number; where some of it is, it must be said).
     """
     known: Known = {"label_column": (str, int), "drop": list, "relabel": bool}
     check_args(data.args, "csv", {**known, "delimiter": str, "header": bool})
@@ -41,12 +41,14 @@ def open_csv(data: Data, env: Mapping[str, str]) -> Source:
             first = next((row for row in csv.reader(file, delimiter=delimiter) if row), None)
             if first is None:
                 raise TaskError(f"{path}: there is no sample in it")
-            named = data.args.get("header", not all(map(_is_number, first)))
+            said = data.args.get("header")
+            named = _looks_like_names(first, path) if said is None else said
             if named and not any(csv.reader(file, delimiter=delimiter)):
                 raise TaskError(f"{path}: there is no sample in it")
             names = [c.strip() for c in first] if named else list(map(str, range(len(first))))
             label, features = _choose(names, data, str(path))
             start = 1 if named else 0
+            _check_lengths(path, delimiter, start, names)
             x = _numbers(path, delimiter, start, features)
             y = _numbers(path, delimiter, start, [label])
             if x is None:
@@ -93,6 +95,24 @@ def open_parquet(data: Data, env: Mapping[str, str]) -> Source:
     y = _labels(y, data, str(path)) if y.dtype.kind not in "fiub" else y
     check_dense(x, _whole(y), str(path))
     return Source(x, _whole(y), str(path), file_fingerprint(path))
+
+
+def _looks_like_names(first: Sequence[str], path: Path) -> bool:
+    """Whether the first line names the columns; where some of it are numbers, only the user knows."""
+    numbers = sum(map(_is_number, first))
+    if 0 < numbers < len(first):
+        raise TaskError(
+            f"{path}: its first line has {numbers} numbers and {len(first) - numbers} other fields; "
+            "say by data.args.header = true or false whether it names the columns"
+        )
+    return numbers == 0
+
+
+def _check_lengths(path: Path, delimiter: str, start: int, names: Sequence[str]) -> None:
+    """The reader of numbers takes the fields that it wants and does not count the others."""
+    for line, row in _table_rows(path, delimiter, start):
+        if len(row) != len(names):
+            raise TaskError(_wrong_length(line, row, names, delimiter))
 
 
 def _choose(names: Sequence[str], data: Data, origin: str) -> tuple[int, list[int]]:

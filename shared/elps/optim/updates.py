@@ -92,6 +92,8 @@ def apply(
         case "rmsprop":
             scalars = (spec.alpha, 1.0 - spec.alpha)
             chosen.rmsprop(*gradient, real(lr), *map(real, scalars), _eps(spec, real), *arrays)
+        case "ftrl" if real(lr) <= _LEAST_RATE * np.finfo(real).tiny:
+            np.copyto(out, values)  # it divides by the rate; without one nothing is learned
         case "ftrl":
             scalars = (lr, spec.beta, spec.l1, -spec.l1, spec.l2)
             chosen.ftrl(*gradient, *map(real, scalars), *arrays)
@@ -120,6 +122,10 @@ def warm_up(dtype: str | np.dtype[Any]) -> None:
     for name in _STATE_NAMES:
         spec = Optimizer(name=name)  # type: ignore[arg-type]
         apply(spec, one, 1.0, one, one.copy(), {s: one.copy() for s in state_names(spec)}, 0.1, 1)
+
+
+_LEAST_RATE = 1e9
+"""Times the smallest number: below it the inverse of a rate, times what FTRL adds up, may not be finite."""
 
 
 def _eps(spec: Optimizer, real: Any) -> Any:

@@ -350,7 +350,8 @@ def _tensors(value: Any, dtype: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _tensors(item, dtype) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return type(value)(_tensors(item, dtype) for item in value)
+        items = [_tensors(item, dtype) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if hasattr(value, "tocoo"):
         raise TaskError("a TorchTask takes dense features; the data set gives sparse ones")
     if isinstance(value, np.ndarray):

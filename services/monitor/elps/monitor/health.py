@@ -84,13 +84,13 @@ def _roster(
 
 
 def _schedulers(members: Members, now_s: float) -> views.PartView:
-    """The one in charge, and those that stand by."""
+    """The one in charge, and those that stand by; one that is gone is told of, and nothing is wrong for it."""
     part = _roster("scheduler", members.schedulers, now_s)
     standing_by = _roster("standby", members.standbys, now_s)
     if not len(members.standbys):
         return part
     detail = f"{part['detail']}, standby: {standing_by['detail']}"
-    return _part("degraded" not in (part["status"], standing_by["status"]), detail, part["count"])
+    return _part(part["status"] == "ok", detail, part["count"])
 
 
 def _versions(state: State, now_s: float, own: str) -> views.PartView:

@@ -127,6 +127,8 @@ class Lead(Resuming):
                     if isinstance(clock, UnbarredClock) and source.applied is not None:
                         clock.take_over(source.applied)
                     clock.go_on(self.reporter.progress.metrics)
+                elif source is not None:
+                    clock.judge(source.metrics)
                 clock.expect(self.trainers.allowed, now)
                 self.trainers.forget_epoch()
                 told = self._assignments(clock, self._peers)

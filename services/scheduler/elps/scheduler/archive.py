@@ -41,6 +41,9 @@ class Found:
     """Jobs whose records another version has written."""
 
 
+CHOSEN = "chosen"
+
+
 class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     """A policy that was chosen while the stack ran. With another setting than then it does not count any more."""
 
@@ -75,7 +78,9 @@ class Archive:
 
     async def policy(self, setting: str) -> str:
         """The policy that was chosen in place of this setting, or the setting."""
-        kept = await self._insist("read policy", lambda: self._store.get(topology.POLICY_KEY))
+        kept = await self._insist(
+            "read policy", lambda: self._store.hash_get(topology.POLICY_KEY, CHOSEN)
+        )
         try:
             found = Chosen(policy="", setting="") if kept is None else decode(kept, Chosen)
         except InvalidDocument as error:
@@ -86,7 +91,8 @@ class Archive:
     async def keep_policy(self, policy: str, setting: str) -> None:
         """Have the policy outlive this scheduler."""
         body = encode(Chosen(policy=policy, setting=setting))
-        await self._insist("keep policy", lambda: self._store.put(topology.POLICY_KEY, body))
+        put = partial(self._in_charge.put, topology.POLICY_KEY, CHOSEN, body)
+        await self._insist("keep policy", put)
 
     async def grant(self, ask: AskTerm) -> TermGranted:
         """Have the store hand out a term, with a fresh nonce and secret."""

@@ -187,7 +187,9 @@ class Outbox:
             await self._wake.wait()
             self._wake.clear()
             await self.store()
-            await self._in_charge.acting()
+            while not self._in_charge.acts():
+                await self._in_charge.acting()
+                await self.store()  # what has come meanwhile
             # nothing is awaited from here until all that depends on the records is picked up
             answers, self._answers = self._answers, {}
             for request, reply in answers.items():

@@ -95,10 +95,14 @@ class Clock(Relocating):
 
         An evaluation that was due since, and was lost with it, is done at the version that the job is at.
         """
-        if reached := self._stopping.verdict(metrics):
-            self._goal.stop(self._next_boundary(), reached)
+        self.judge(metrics)
         if self.rules.last_due(self.start) > self._lending.evaluated:
             self._lending.owed = self.start
+
+    def judge(self, metrics: Mapping[str, float | None]) -> None:
+        """What was evaluated last, before this clock began, may end the job already."""
+        if reached := self._stopping.verdict(metrics):
+            self._goal.stop(self._next_boundary(), reached)
 
     # --- workers ------------------------------------------------------------------------------------------------------
 

@@ -99,7 +99,11 @@ class Weighing:
         moved = sum(sizes[p] for p in sizes if target[p] != placed[p])
         before_s, after_s = slowest_s(costs, sizes, placed), slowest_s(costs, sizes, target)
         self._better = 0
-        if not self._pays(before_s, after_s, moved):
+        if not self._pays(
+            before_s, after_s, moved
+        ):  # to look for a place takes its time: not again soon
+            self._rest_s = min(max(2 * self._rest_s, REST_S), LONGEST_REST_S)
+            self._changed_at = now
             return ""
         again = now - self._changed_at < SOON * max(self._rest_s, REST_S)
         self._rest_s = min(2 * self._rest_s, LONGEST_REST_S) if again else REST_S

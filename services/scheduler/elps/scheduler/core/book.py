@@ -18,6 +18,7 @@ from elps.contracts.state import Allocation, JobRecord, JobState, Progress
 from elps.contracts.texts import REASON_CHARACTERS, shortened
 from elps.scheduler.core import life
 from elps.scheduler.core.events import (
+    Answer,
     Bounds,
     Command,
     MemberId,
@@ -299,6 +300,13 @@ class Book:
     def tell(self, job: JobId, what: str, reason: str, now: Moment) -> None:
         """Tell everyone of a change that is none of its state, with the record as it is now."""
         self._publish(self.records[job], what, reason, now.unix)
+
+    def answer(self, request: Request, reply: Reply) -> None:
+        """Answer a user's message, and a repeat of it alike."""
+        self.answers[request] = reply
+        while len(self.answers) > REMEMBERED_REQUESTS:
+            self.answers.popitem(last=False)
+        self.out.append(Answer(request, reply))
 
     def note(self, what: str, warning: bool = False, **fields: object) -> None:
         """Have something logged."""

@@ -116,6 +116,9 @@ class Core:
 
     def _choose(self, request: Request, name: str) -> None:
         """Decide by another policy from now on; jobs that hold something go on as they are."""
+        if (known_reply := self.book.answers.get(request)) is not None:
+            self.book.out.append(Answer(request, known_reply))
+            return
         if name not in POLICIES:
             known = ", ".join(POLICIES)
             reply = Reply(
@@ -127,7 +130,7 @@ class Core:
             self.book.resizes = self.policy.resizes
             self.book.out.append(KeepPolicy(name))
             self.book.note("policy_chosen", policy=name)
-        self.book.out.append(Answer(request, reply))
+        self.book.answer(request, reply)
 
     def timed(self, timings: IterationTimings) -> bool:
         """Take timings of a job's workers; True if its leader is to be told something new (`plans`).

@@ -11,15 +11,28 @@ from elps.scheduler.core.gain import Rates, time_s
 
 LATE = 3.0
 """So many times its weight a job counts that would miss its deadline as fast as it is now."""
+WELL = 0.8
+"""It counts so until it would be through in this part of the time that it has, with a worker fewer: else it would be
+given a worker for being late, and lose it for not being so."""
 
 
-def weight(record: JobRecord, rates: Rates, left: float | None, workers: int, now: Moment) -> float:
-    """How much a job counts. `left`: iterations that it has to go, None while that is not known."""
-    own = record.document.weight
+def is_late(
+    record: JobRecord, rates: Rates, left: float | None, workers: int, was: bool, now: Moment
+) -> bool:
+    """Whether a job would miss its deadline. `left`: iterations that it has to go, None while that is not known."""
     due = due_s(record, now)
     if due is None or due <= 0 or left is None or not rates or not workers:
-        return own
-    return own * LATE if left * time_s(rates, workers) > due else own
+        return False
+    if was:
+        return left * time_s(rates, max(1, workers - 1)) > WELL * due
+    return left * time_s(rates, workers) > due
+
+
+def left_of(record: JobRecord) -> float | None:
+    """Iterations that a job has to go, should it not be stopped before; passes are counted once its data is open."""
+    if whole := record.document.iterations or record.progress.iterations:
+        return float(max(0, whole - record.progress.iteration))
+    return None
 
 
 def due_s(record: JobRecord, now: Moment) -> float | None:
@@ -29,7 +42,10 @@ def due_s(record: JobRecord, now: Moment) -> float | None:
 
 
 def look(book: Book, now: Moment) -> None:
-    """Tell of jobs whose deadline has just passed."""
+    """Note who is late, and tell of jobs whose deadline has just passed."""
+    for record, allocation, live, _ in book.holding():
+        workers, rates = len(allocation.workers), live.speeds.rates
+        live.behind = is_late(record, rates, left_of(record), workers, live.behind, now)
     for job in list(book.live):
         record = book.records[job]
         due = due_s(record, now)

@@ -20,8 +20,9 @@ from elps.scheduler.core.facts import all_facts
 from elps.scheduler.core.places import counted
 from elps.scheduler.core.policy import AgentFact, Decision, Facts, Policy, ShardFact
 
-TRIED = 100
-"""Of so many other jobs, at most, it is tried what would be if they were over."""
+TRIED, ALL_TRIED = 100, 5_000
+"""Of so many other jobs, at most, it is tried what would be if they were over; of fewer where there are many jobs, each
+of which is in every try: the scheduler has other things to do."""
 NAMED = 5
 LATER_S = 1e6
 
@@ -87,9 +88,9 @@ def _more(book: Book, policy: Policy, record: JobRecord, now: Moment) -> list[st
             f"policy {policy.name} sets a job's size when it starts: elps scale changes it",
         ]
     then = _single(book, facts, record)
-    found = [what for what, those in then if _gets(policy.decide(those), record.id)]
+    found = [what for what, those in then if _gets(those, policy.decide(those), record.id)]
     both = _later(_with_shard(_with_worker(facts)))
-    if not found and _gets(policy.decide(both), record.id):
+    if not found and _gets(both, policy.decide(both), record.id):
         found = ["a worker slot and a shard's slot were free"]
     if not found:
         return [
@@ -119,11 +120,13 @@ def _lacks(book: Book, record: JobRecord) -> bool:
     return len(allocation.workers) < allocation.size or resizing.missing_shards(book, record.id) > 0
 
 
-def _gets(decision: Decision, job: JobId) -> bool:
+def _gets(facts: Facts, decision: Decision, job: JobId) -> bool:
     """Whether it is given something."""
     given = {s.job for s in decision.starts} | {r.job for r in decision.refills}
+    before = next((held for held in facts.held if held.job == job), None)
     return job in given or any(
-        r.job == job and not r.reason.startswith("gives way") for r in decision.resizes
+        r.job == job and before and (r.workers > before.workers or r.shards > before.shards)
+        for r in decision.resizes
     )
 
 
@@ -132,7 +135,7 @@ def _single(book: Book, facts: Facts, record: JobRecord) -> Iterator[tuple[str, 
     yield "some time has passed without a change", _later(facts)
     yield "a worker slot were free", _later(_with_worker(facts))
     yield "one more shard had a free slot", _later(_with_shard(facts))
-    for other, allocation, _, _ in list(book.holding())[:TRIED]:
+    for other, allocation, _, _ in book.holding()[: min(TRIED, ALL_TRIED // len(book.live))]:
         if other.id != record.id:
             yield f"job {other.id} were over", _later(_without(facts, other.id, allocation))
 

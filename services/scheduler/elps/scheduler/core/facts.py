@@ -103,17 +103,10 @@ def _queued(record: JobRecord, live: Live) -> QueuedFact:
         group=record.document.group,
         weight=record.document.weight,
         rates=live.speeds.rates,
-        left=_left(record),
+        left=deadlines.left_of(record),
     )
     live.told = record, fact
     return fact
-
-
-def _left(record: JobRecord) -> float | None:
-    """Iterations that a job has to go, should it not be stopped before; passes are counted once its data is open."""
-    if whole := record.document.iterations or record.progress.iterations:
-        return float(max(0, whole - record.progress.iteration))
-    return None
 
 
 def _held(book: Book, now: Moment) -> tuple[HeldFact, ...]:
@@ -132,9 +125,7 @@ def _held(book: Book, now: Moment) -> tuple[HeldFact, ...]:
                 resizing.width_of(allocation),
                 _bounds(shards, pinned.shards),
                 fed=record.fed_at is not None,
-                weight=deadlines.weight(
-                    record, live.speeds.rates, _left(record), len(allocation.workers), now
-                ),
+                weight=record.document.weight * (deadlines.LATE if live.behind else 1.0),
                 group=record.document.group,
                 rates=live.speeds.rates,
                 room=sum(book.pool.free(s, claims) > 0 for s in others),
@@ -143,7 +134,7 @@ def _held(book: Book, now: Moment) -> tuple[HeldFact, ...]:
                 calm_s=now.mono - live.resized_at,
                 movable=runs and reign.begun_at is not None and reign.lead is not None,
                 growable=runs,
-                left=_left(record),
+                left=deadlines.left_of(record),
             )
         )
     return tuple(out)
@@ -167,7 +158,7 @@ def _about_to_start(book: Book) -> list[HeldFact]:
                 weight=asked.weight,
                 group=asked.group,
                 rates=live.speeds.rates,
-                left=_left(record),
+                left=deadlines.left_of(record),
                 movable=False,
                 growable=False,
                 starting=True,

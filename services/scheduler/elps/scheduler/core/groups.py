@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from elps.contracts.ids import JobId
 from elps.contracts.job import Pool as Size
-from elps.scheduler.core.places import counted
+from elps.scheduler.core.places import counted, too_large
 from elps.scheduler.core.policy import Decision, Facts, HeldFact, Policy, QueuedFact, Resize
 
 EXPECTED = "expected text like 'vision=weight:2,workers:8,shards:4; nlp=workers:4'"
@@ -72,7 +72,9 @@ class Grouped:
         weights = self._weights([*facts.held, *facts.queued])
         for job in facts.queued:
             group = left.get(job.group)
-            if group is not None and (why := group.too_much(job)):
+            if group is not None and too_large(job, facts):
+                queued.append(replace(job, weight=weights[job.job]))  # it waits, and takes nothing
+            elif group is not None and (why := group.too_much(job)):
                 waits.append((job.job, why))
             else:
                 kept = group.narrowed(job) if group is not None else job
@@ -82,8 +84,9 @@ class Grouped:
             for j in facts.held
         ]
         decision = self._policy.decide(replace(facts, queued=tuple(queued), held=tuple(held)))
-        if self.resizes and waits:
-            decision = self._giving_way(facts, decision, waits[0][0])
+        if self.resizes:
+            for waiting, _ in waits:
+                decision = self._giving_way(facts, decision, waiting)
         return self._kept(facts, replace(decision, waits=(*decision.waits, *waits)))
 
     def _giving_way(self, facts: Facts, decision: Decision, to: JobId) -> Decision:
@@ -92,6 +95,8 @@ class Grouped:
         left = _Left(self._groups[job.group], job.group, facts)
         workers, shards = left.lacking(job)
         changed = {resize.job for resize in decision.resizes}
+        if any(h.group == job.group and h.job in changed for h in facts.held):
+            return decision  # one after the other
         own = [h for h in facts.held if h.group == job.group and h.movable and h.job not in changed]
         gives: list[Resize] = []
         for donor in sorted(own, key=lambda h: (not h.fed, -h.workers, h.job)):
@@ -149,17 +154,17 @@ class _Left:
     def __init__(self, group: Group, name: str, facts: Facts) -> None:
         held = [job for job in facts.held if job.group == name]
         self._name, self._group = name, group
-        self._used = sum(j.workers for j in held), sum(j.shards for j in held)
-        self._workers = 10**9 if group.workers is None else group.workers - self._used[0]
-        self._shards = 10**9 if group.shards is None else group.shards - self._used[1]
+        workers, shards = sum(j.workers for j in held), sum(j.shards for j in held)
+        self._workers = 10**9 if group.workers is None else group.workers - workers
+        self._shards = 10**9 if group.shards is None else group.shards - shards
 
     def too_much(self, job: QueuedFact) -> str:
         """Why a job that waits cannot be given its least now; empty: it can, as far as the group goes."""
         lacking = []
-        if job.workers.min > max(self._workers, 0):
-            lacking.append(_told(job.workers.min, "worker", self._used[0], self._group.workers))
-        if job.shards.min > max(self._shards, 0):
-            lacking.append(_told(job.shards.min, "shard", self._used[1], self._group.shards))
+        if self._group.workers is not None and job.workers.min > max(self._workers, 0):
+            lacking.append(_told(job.workers.min, "worker", self._workers, self._group.workers))
+        if self._group.shards is not None and job.shards.min > max(self._shards, 0):
+            lacking.append(_told(job.shards.min, "shard", self._shards, self._group.shards))
         if not lacking:
             return ""
         return (
@@ -202,5 +207,7 @@ class _Left:
         return True
 
 
-def _told(asked: int, what: str, used: int, quota: int | None) -> str:
-    return f"it asks for {counted(asked, what)}, {used} of {quota} are in use"
+def _told(asked: int, what: str, left: int, quota: int) -> str:
+    if asked > quota:
+        return f"it asks for {counted(asked, what)}, more than the {quota} that it may have"
+    return f"it asks for {counted(asked, what)}, {quota - left} of {quota} are taken"

@@ -32,9 +32,12 @@ def look(book: Book, job: JobId, now: Moment) -> None:
     if not (rules.asks or record.document.group) or at is None or at <= record.judged.iteration:
         return
     if rules.metric not in progress.metrics:
-        if rules.asks:
+        if rules.asks and record.judged.iteration < 0:
             known = ", ".join(progress.metrics) or "none"
-            book.note("rules_do_not_apply", True, job=job, metric=rules.metric, known=known)
+            why = f"its rules look at {rules.metric!r}, which is not evaluated; known: {known}"
+            book.tell(job, "rules_do_not_apply", why, now)
+        judged = msgspec.structs.replace(record.judged, iteration=at)
+        book.update(msgspec.structs.replace(record, judged=judged), now)
         return
     value = progress.metrics[rules.metric]
     judged = after(record.judged, rules, at, value)

@@ -105,6 +105,7 @@ class Live:
     written_at: float = 0.0  #: monotonic, s; when the record was last handed out to be stored
     batching: Batching | None = None  #: of balanced jobs, since their leader was first heard
     speeds: Speeds = field(default_factory=Speeds)  #: measured, by number of workers
+    behind: bool = False  #: it would miss its deadline (`deadlines`)
     told: tuple[JobRecord, QueuedFact] | None = (
         None  #: what the policy was told of it last, and by which record
     )

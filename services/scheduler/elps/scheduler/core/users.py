@@ -14,7 +14,7 @@ from elps.contracts.job import JobDocument
 from elps.contracts.messages import PolicyCommand, Reply, ScaleCommand, SuspendCommand
 from elps.contracts.state import JobRecord, JobState
 from elps.scheduler.core import life, scaling
-from elps.scheduler.core.book import REMEMBERED_REQUESTS, Book
+from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import Answer, JobSubmitted, Moment, Request, UserAsked
 from elps.scheduler.core.explaining import explain
 from elps.scheduler.core.known import Suspension
@@ -250,7 +250,4 @@ def _answer(
 ) -> None:
     state = book.records[job].state if job is not None and job in book.records else None
     reply = Reply(ok=ok, job=job, state=state, reason=reason, problems=problems or [])
-    book.answers[request] = reply
-    while len(book.answers) > REMEMBERED_REQUESTS:
-        book.answers.popitem(last=False)
-    book.out.append(Answer(request, reply))
+    book.answer(request, reply)

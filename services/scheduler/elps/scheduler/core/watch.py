@@ -263,6 +263,10 @@ def _late(
             else:
                 book.displace(job, reason, now)
             return
+    if (
+        reign.lead is not None and reign.lead.ready
+    ):  # it computes once before it says that it is ready
+        start_s += record.document.limits.first_iteration_s
     slow = [w for w in allocation.workers if now.mono - reign.started.get(w, now.mono) > start_s]
     if not slow:
         return

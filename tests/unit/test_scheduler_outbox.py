@@ -1,0 +1,78 @@
+"""The order in which the scheduler tells things: nothing before the records that it rests on are stored."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from elps.contracts.ids import JobId
+from elps.contracts.job import JobDocument
+from elps.contracts.messages import Reply
+from elps.contracts.state import JobRecord, JobState
+from elps.scheduler.core.events import Answer, Moment, Request, WriteRecord
+from elps.scheduler.outbox import Outbox
+
+
+class Charge:
+    """In charge when the test says so."""
+
+    def __init__(self) -> None:
+        self.may, self.asked = asyncio.Event(), asyncio.Event()
+
+    def acts(self) -> bool:
+        return self.may.is_set()
+
+    async def acting(self) -> None:
+        self.asked.set()
+        await self.may.wait()
+
+
+class Archive:
+    """Keeps what is stored, in order."""
+
+    outages = 0
+
+    def __init__(self) -> None:
+        self.stored: list[str] = []
+
+    async def write(self, records: dict[JobId, JobRecord]) -> None:
+        await asyncio.sleep(0)
+        self.stored += records
+
+
+def record(job: str) -> JobRecord:
+    return JobRecord(
+        id=JobId(job),
+        document=JobDocument(task="linear", iterations=1),
+        state=JobState.QUEUED,
+        reason="",
+        seq=1,
+        submitted_at=0.0,
+        changed_at=0.0,
+    )
+
+
+async def test_what_comes_while_the_charge_is_waited_for_is_stored_before_it_is_answered() -> None:
+    charge, archive = Charge(), Archive()
+    bus = SimpleNamespace(connected=False)
+    outbox = Outbox(
+        cast(Any, None),
+        cast(Any, archive),
+        cast(Any, bus),
+        cast(Any, charge),
+        lambda: Moment(0.0, 0.0),
+        lambda _: None,
+    )
+    running = asyncio.create_task(outbox.run())
+    outbox.take([WriteRecord(record("first"))])
+    async with asyncio.timeout(10):
+        await charge.asked.wait()  # it is stored, and the charge is not there
+    answer = outbox.answer_to(Request("r"))
+    outbox.take([WriteRecord(record("second")), Answer(Request("r"), Reply(ok=True))])
+    charge.may.set()
+    async with asyncio.timeout(10):
+        await answer
+    assert archive.stored == ["first", "second"]
+    running.cancel()
+    await asyncio.wait((running,))
