@@ -14,10 +14,11 @@ AT_LEAST =
 ARGS    ?=
 
 # Three test processes for two cores: tests of whole stacks wait more than they compute. One broker serves all.
-XDIST   := -n 3 --dist loadfile
+# Files in their order: those of the slow tests come first, and nobody waits for one at the end.
+XDIST   := -n 3 --dist loadfile --no-loadscope-reorder
 
 # What `make chaos` runs before it: more of what `make test` has some of.
-THOROUGH := -n 2 -m thorough tests/unit tests/simulation tests/e2e
+THOROUGH := -n 2 --dist loadfile -m thorough tests/unit tests/simulation tests/e2e tests/integration
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lint format schema type test unit integration e2e simulation chaos soak cover bench up down status clean demo elastic newcomers

@@ -96,6 +96,7 @@ async def test_the_only_shard_hands_over_to_one_that_is_free(cluster: Cluster) -
     assert record.terms == 2
 
 
+@pytest.mark.thorough
 async def test_whatever_is_asked_for_right_after_the_handover_loses_nothing(
     cluster: Cluster,
 ) -> None:

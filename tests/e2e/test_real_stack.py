@@ -46,7 +46,10 @@ async def test_a_perceptron_trained_by_processes_equals_the_plain_loop(
     await assert_equal_to_plain_loop(job, cluster.env)
 
 
-@pytest.mark.parametrize("mode", [{"sync": "ssp", "staleness": 2}, {"sync": "asp"}])
+@pytest.mark.parametrize(
+    "mode",
+    [{"sync": "ssp", "staleness": 2}, pytest.param({"sync": "asp"}, marks=pytest.mark.thorough)],
+)
 async def test_a_job_without_a_barrier_counts_every_sample_once_whoever_is_killed(
     cluster: Cluster, mode: dict[str, Any]
 ) -> None:

@@ -13,7 +13,9 @@ SILENCE_S = "600"
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("place", [0, 1], ids=["the leader", "another"])
+@pytest.mark.parametrize(
+    "place", [0, pytest.param(1, marks=pytest.mark.thorough)], ids=["the leader", "another"]
+)
 async def test_a_killed_shard_is_found_by_its_refusal(
     amqp_url: str, redis_url: str, place: int
 ) -> None:

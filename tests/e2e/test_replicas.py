@@ -15,7 +15,9 @@ SILENCE_S = "600"
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("place", [0, 1], ids=["the leader", "another"])
+@pytest.mark.parametrize(
+    "place", [0, pytest.param(1, marks=pytest.mark.thorough)], ids=["the leader", "another"]
+)
 async def test_a_shard_that_is_killed_takes_nothing_with_it(
     amqp_url: str, redis_url: str, place: int
 ) -> None:

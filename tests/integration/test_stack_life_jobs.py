@@ -95,6 +95,7 @@ async def test_jobs_come_back_from_their_checkpoints_when_every_process_was_kill
         assert [record.terms for record in records] == [2, 2, 1]
 
 
+@pytest.mark.thorough
 async def test_one_of_two_stacks_goes_down_and_the_other_does_not_notice(tmp_path: Path) -> None:
     one, two = Site(tmp_path / "one", 1, 1), Site(tmp_path / "two", 1, 1)
     try:

@@ -21,7 +21,7 @@ CHUNK = 1_000
 
 
 BLOCKS = [
-    pytest.param(first, marks=later(first, thorough=2_000, long=5_000))
+    pytest.param(first, marks=later(first, thorough=1_000, long=5_000))
     for first in range(0, SCHEDULES, CHUNK)
 ]
 """The later ones are no part of `make test`."""
