@@ -239,6 +239,7 @@ def test_other_data_or_code_are_accepted_where_the_document_says_so(
     doc = msgspec.structs.replace(EVERY_10, on_change="accept")
     message = stack.host(doc, 2, workers=2, progress=Progress(iteration=25, checkpoint=20))
     stack.trainer(message, 2, says=identity(**{what: "other"}))
+    eventually(lambda: any(e.what == "changed" for e in stack.leader.events), what="its word")
     stale = stack.trainer(message, 3)  # as it was: only the first one's word is taken
     comes_to(stack, "finished")
     assert (final(stack) == -30).all()
