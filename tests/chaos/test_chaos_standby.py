@@ -15,7 +15,10 @@ from elps.contracts.state import JobState
 from elps.contracts.topology import CHARGE
 from elps.local import processes
 
-TAKES_OVER_S = 5.0
+TAKES_OVER_S = 12.0
+"""It takes up to 3.5 s, the time of the lease and a claim's; a busy machine is given more."""
+LONG_S = 6.0
+"""Longer than that."""
 
 
 class Two:
@@ -114,7 +117,7 @@ async def test_nobody_takes_over_while_the_store_is_away(
     await site.kill("redis", number=signal.SIGTERM)
     await site.kill(first)
     await training.rises(20)
-    await asyncio.sleep(TAKES_OVER_S)
+    await asyncio.sleep(LONG_S)
     assert site.log(standby).count("in_charge") == taken
     await site.start("redis")
     await eventually(lambda: site.log(standby).count("in_charge") > taken, "a new one in charge")
