@@ -37,8 +37,9 @@ BATCHES = {
     "crowded": {1: 256, 16: 64, 64: 32},
 }
 """The global batch by kind of job and megabytes of parameters."""
-SLOWER = 16
-"""Emulated machines of this factor leave most of the processors' time to whoever comes or goes."""
+SLOWER = {1: 16, 16: 16, 64: 3}
+"""Emulated machines of these factors leave most of the processors' time to whoever comes or goes; by megabytes, so that
+an iteration takes a fraction of a second."""
 DIGITS_WIDTH = 64 + 1 + 10
 """Parameters of a perceptron on the digits for each hidden unit."""
 EVEN = 12
@@ -242,11 +243,13 @@ def main() -> None:
     """Run all."""
     options = arguments(__doc__ or "")
     sizes = (1, 16, 64) if options.full else (1, 16)
-    for kinds, slowdown in ((("perceptron",), SLOWER), (("crowded", "idle"), 1)):
-        with private_stack(
-            workers=3, shards=2, ELPS_WORKER_SLOWDOWN=f"factor:{slowdown}"
-        ) as record:
-            for megabytes in sizes:
+    for kinds, slower in (
+        (("perceptron",), SLOWER),
+        (("crowded", "idle"), dict.fromkeys(sizes, 1)),
+    ):
+        for megabytes in sizes:
+            slowdown = f"factor:{slower[megabytes]}"
+            with private_stack(workers=3, shards=2, ELPS_WORKER_SLOWDOWN=slowdown) as record:
                 for kind in kinds:
                     in_stack(record, partial(measure, kind=kind, megabytes=megabytes))
 
