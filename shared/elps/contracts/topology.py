@@ -73,7 +73,7 @@ def log_key(job: JobId) -> str:
 JOB_INDEX = "elps:jobs"
 """Hash: job id to its encoded `JobRecord`; one read gives all jobs."""
 
-POLICY_KEY = "elps:scheduler:policy"
+POLICY_KEY = "elps:scheduler:chosen"
 """The policy that a user has chosen while the stack ran, with the setting that it replaces."""
 CHARGE = "elps:scheduler:charge"
 """Lease of the scheduler that is in charge."""
