@@ -10,9 +10,12 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
+LOOK_S, WAIT_S = 0.2, 60.0
 ELPS = str(Path(sys.executable).with_name("elps"))
 
 JOBS = (
@@ -37,6 +40,21 @@ def elps(*arguments: str, show: bool = True) -> str:
     return done.stdout or ""
 
 
+def job(name: str) -> dict[str, Any]:
+    """What the monitor knows of a job."""
+    found: dict[str, Any] = json.loads(elps("show", name, "--json", show=False))
+    return found
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    """Wait for something to come about."""
+    began = time.monotonic()
+    while not holds():
+        if time.monotonic() - began > WAIT_S:
+            sys.exit(f"demo: waited {WAIT_S:g} s in vain for {what}")
+        time.sleep(LOOK_S)
+
+
 def main() -> None:
     """Submit all, watch all, judge all."""
     stamp = time.strftime("%H%M%S")
@@ -50,7 +68,7 @@ def main() -> None:
     failed = False
     print()
     for name, (_, what, metric, least) in zip(names, JOBS, strict=True):
-        value = json.loads(elps("show", name, "--json", show=False))["metrics"][metric]
+        value = job(name)["metrics"][metric]
         good = value >= least
         failed |= not good
         print(

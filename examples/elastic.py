@@ -6,16 +6,13 @@ Every line that begins with ``$`` is a command that you can type yourself.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from demo import elps
+from demo import LOOK_S, WAIT_S, elps, job, until
 
 from elps.client.http import MonitorHttp
 from elps.local.find import find_stack
@@ -24,13 +21,7 @@ FILE = str(Path(__file__).with_name("elastic.toml"))
 GROWN = ((1, 1), (3, 1), (3, 2), (3, 3))
 SHRUNK = ((1, 2), (1, 1))
 """Workers and shards, one size after the other; while it is large, some of what it runs on is killed."""
-LOOK_S, STAY_S, WAIT_S = 0.2, 1.5, 60.0
-
-
-def job(name: str) -> dict[str, Any]:
-    """What the monitor knows of a job."""
-    found: dict[str, Any] = json.loads(elps("show", name, "--json", show=False))
-    return found
+STAY_S = 1.5
 
 
 def has(name: str, workers: int, shards: int) -> bool:
@@ -64,15 +55,6 @@ def resize(name: str, workers: int, shards: int) -> None:
         time.sleep(LOOK_S)
     time.sleep(STAY_S)
     show(name)
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait for something to come about."""
-    began = time.monotonic()
-    while not holds():
-        if time.monotonic() - began > WAIT_S:
-            sys.exit(f"elastic: waited {WAIT_S:g} s in vain for {what}")
-        time.sleep(LOOK_S)
 
 
 def kill(pid: int, what: str) -> None:

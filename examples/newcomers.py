@@ -12,35 +12,17 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from demo import elps
+from demo import elps, job, until
 
 from elps.client.http import MonitorHttp
 from elps.local.find import find_stack
 
 HERE = Path(__file__).parent
 LONG, SHORT = str(HERE / "elastic.toml"), str(HERE / "newcomer.toml")
-LOOK_S, WAIT_S = 0.2, 60.0
 ENDED = ("finished", "failed", "killed")
 ENDLESS = ("evaluate.every=200", "passes=100000")
-
-
-def job(name: str) -> dict[str, Any]:
-    """What the monitor knows of a job."""
-    found: dict[str, Any] = json.loads(elps("show", name, "--json", show=False))
-    return found
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait for something to come about."""
-    began = time.monotonic()
-    while not holds():
-        if time.monotonic() - began > WAIT_S:
-            sys.exit(f"newcomers: waited {WAIT_S:g} s in vain for {what}")
-        time.sleep(LOOK_S)
 
 
 def submit(file: str, name: str, *changes: str) -> None:

@@ -54,8 +54,9 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
 class Archive:
     """Each call goes on until it has succeeded: callers are tasks that wait, or are cancelled."""
 
-    def __init__(self, store: Store, in_charge: InCharge) -> None:
-        self._store, self._in_charge = store, in_charge
+    def __init__(self, store: Store, in_charge: InCharge, setting: str) -> None:
+        """`setting` is the policy that the environment names."""
+        self._store, self._in_charge, self._setting = store, in_charge, setting
         self.outages = 0
         """Absences of the store that were noticed."""
 
@@ -76,8 +77,9 @@ class Archive:
             put = partial(self._in_charge.put, topology.JOB_INDEX, job, encode(record))
             await self._insist("write job", put)
 
-    async def policy(self, setting: str) -> str:
-        """The policy that was chosen in place of this setting, or the setting."""
+    async def policy(self) -> str:
+        """The policy that was chosen in place of the setting, or the setting."""
+        setting = self._setting
         kept = await self._insist(
             "read policy", lambda: self._store.hash_get(topology.POLICY_KEY, CHOSEN)
         )
@@ -88,9 +90,9 @@ class Archive:
             return setting
         return found.policy if found.setting == setting else setting
 
-    async def keep_policy(self, policy: str, setting: str) -> None:
+    async def keep_policy(self, policy: str) -> None:
         """Have the policy outlive this scheduler."""
-        body = encode(Chosen(policy=policy, setting=setting))
+        body = encode(Chosen(policy=policy, setting=self._setting))
         put = partial(self._in_charge.put, topology.POLICY_KEY, CHOSEN, body)
         await self._insist("keep policy", put)
 

@@ -69,8 +69,7 @@ class Outbox:
         self._core, self._archive, self._bus, self._now, self._feed = core, archive, bus, now, feed
         self._in_charge = in_charge
         self._records: dict[JobId, JobRecord] = {}  #: not yet stored; the newest of each job
-        self.setting = ""  #: the policy that the environment names
-        self._policy = ""  #: a chosen one that is not stored yet
+        self._policy = ""  #: a chosen policy that is not stored yet
         self._answers: dict[Request, Reply] = {}  #: to be given once the records are stored
         self._stored: deque[JobEvent] = deque(
             maxlen=EVENTS_HELD
@@ -137,7 +136,7 @@ class Outbox:
         """Store what is not stored yet."""
         while self._policy:
             policy = self._policy
-            await self._archive.keep_policy(policy, self.setting)
+            await self._archive.keep_policy(policy)
             self._policy = "" if self._policy == policy else self._policy
         while self._records:
             batch, outages = dict(self._records), self._archive.outages

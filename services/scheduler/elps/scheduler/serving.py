@@ -84,7 +84,7 @@ class Serving:
     def __init__(self, context: Context, settings: Settings, in_charge: InCharge) -> None:
         self._bus, self._clock, self._settings = context.bus, context.clock, settings
         self._in_charge = in_charge
-        self._archive = Archive(context.store, in_charge)
+        self._archive = Archive(context.store, in_charge, settings.policy)
         self._incarnation = uuid.uuid4().hex
         self._seq = 0
         self._rival = ""  #: incarnation of another scheduler in charge that was heard last
@@ -113,7 +113,6 @@ class Serving:
             reserved=found.unreadable,
         )
         outbox = Outbox(self.core, self._archive, self._bus, self._in_charge, self._now, self.feed)
-        outbox.setting = self._settings.policy
         self._outbox = outbox
         log.info("jobs_loaded", unreadable=len(found.unreadable), **self.core.counts())
         try:
@@ -136,7 +135,7 @@ class Serving:
 
     async def _policy(self) -> Policy:
         """As a user has chosen it, unless the setting has changed since."""
-        chosen = await self._archive.policy(self._settings.policy)
+        chosen = await self._archive.policy()
         return POLICIES.get(chosen, self._settings.chosen_policy())
 
     async def _listen(self) -> None:
