@@ -13,7 +13,6 @@ import sys
 import structlog
 
 from elps.contracts.codec import decode, encode
-from elps.contracts.epoch import NO_CHARGE
 from elps.contracts.errors import RetryLater
 from elps.contracts.ids import JobId, ShardId
 from elps.contracts.messages import (
@@ -45,6 +44,7 @@ from elps.psshard.hosting import Hosting
 from elps.psshard.listener import Listener
 from elps.psshard.settings import Addresses, Settings, addresses, drawn_id, own_address
 from elps.runtime.emulating import SHARDS, Machine, opened, slowdown_for
+from elps.runtime.obeying import Obedience
 from elps.runtime.processes import rss_bytes
 from elps.runtime.service import Context
 from elps.runtime.settings import read
@@ -74,7 +74,7 @@ class ShardService:
         self._machine = Machine(opened(slowdown, SHARDS))
         self._incarnation = secrets.token_hex(8)
         self._seq = 0
-        self._obeys = NO_CHARGE
+        self._obedience = Obedience()
         self._leaving = False  #: asked to end; every beat says so
         self._unheard = False  #: the broker took nothing the last time
         self._speaks = True  #: rows and events may still come
@@ -145,10 +145,8 @@ class ShardService:
 
     async def _command(self, delivery: Delivery, hosting: Hosting) -> None:
         command: ShardCommand = decode(delivery.body, ShardCommand)  # type: ignore[arg-type]  # a union
-        if not command.by.succeeds(self._obeys):
-            log.warning("order_of_an_old_scheduler", by=command.by.number, obeys=self._obeys.number)
+        if not self._obedience.owed_to(command):
             return
-        self._obeys = command.by
         match command:
             case HostJob() as message:
                 hosting.host(message)
@@ -223,7 +221,7 @@ class ShardService:
             version=_version(),
             rss_bytes=rss_bytes(),
             leaving=self._leaving,
-            obeys=self._obeys,
+            obeys=self._obedience.to,
         )
         await self._context.bus.publish(
             MEMBERS, SHARD_BEAT, encode(beat), confirm=False, timeout_s=1.0

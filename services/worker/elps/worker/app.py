@@ -13,11 +13,11 @@ import structlog
 
 from elps.contracts import topology
 from elps.contracts.codec import decode, encode
-from elps.contracts.epoch import NO_CHARGE
 from elps.contracts.errors import RetryLater
 from elps.contracts.messages import AgentBeat, AgentCommand, LogLines, StartTrainer
 from elps.messaging.port import Delivery, Queue, Subscription
 from elps.runtime.emulating import WORKERS
+from elps.runtime.obeying import Obedience
 from elps.runtime.processes import rss_bytes
 from elps.runtime.schedule import every
 from elps.runtime.service import Context
@@ -53,7 +53,7 @@ class WorkerAgent:
         self._host = socket.gethostname()
         self._version = version("elps")
         self._seq = 0
-        self._obeys = NO_CHARGE
+        self._obedience = Obedience()
         #: Since the broker took the last ones.
         self._lines_lost = 0
         self._changed = asyncio.Event()
@@ -113,10 +113,8 @@ class WorkerAgent:
     async def _on_command(self, delivery: Delivery) -> None:
         kind: type[AgentCommand] = AgentCommand  # type: ignore[assignment]  # a union is no type, but msgspec takes it
         command = decode(delivery.body, kind)
-        if not command.by.succeeds(self._obeys):
-            log.warning("order_of_an_old_scheduler", by=command.by.number, obeys=self._obeys.number)
+        if not self._obedience.owed_to(command):
             return
-        self._obeys = command.by
         if isinstance(command, StartTrainer):
             self._trainers.start(command)
         else:
@@ -141,7 +139,7 @@ class WorkerAgent:
             version=self._version,
             rss_bytes=rss_bytes(),
             leaving=self._trainers.leaving,
-            obeys=self._obeys,
+            obeys=self._obedience.to,
         )
         await self._bus.publish(
             topology.MEMBERS, topology.AGENT_BEAT, encode(message), confirm=False
