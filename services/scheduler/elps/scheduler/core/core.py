@@ -121,9 +121,7 @@ class Core:
             return
         if name not in POLICIES:
             known = ", ".join(POLICIES)
-            reply = Reply(
-                ok=False, reason=f"refused: there is no policy {name[:40]!r}; known: {known}"
-            )
+            reply = Reply(ok=False, reason=f"there is no policy {name[:40]!r}; known: {known}")
         else:
             reply = Reply(ok=True, reason=f"{self.policy.name} before, {name} from now on")
             self.policy = self._with_groups(POLICIES[name])
