@@ -21,7 +21,7 @@ XDIST   := -n 3 --dist loadfile --no-loadscope-reorder
 THOROUGH := -n 2 --dist loadfile -m thorough tests/unit tests/simulation tests/e2e tests/integration
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format schema type test unit integration e2e simulation chaos soak cover bench up down status clean demo elastic newcomers
+.PHONY: help setup lint format schema type test unit integration e2e fuzz simulation chaos soak cover bench up down status clean demo elastic newcomers
 .SUFFIXES:
 
 help: ## Show this list
@@ -69,6 +69,9 @@ integration: setup ## Tests with a real broker and store, those of the contracts
 
 e2e: setup ## Whole jobs
 	$(BIN)/pytest -m 'not long' tests/e2e $(ARGS)
+
+fuzz: $(STAMP) ## The tests without input or output with examples drawn anew, what was found kept for the next time
+	$(BIN)/pytest $(XDIST) -m 'not long' --hypothesis-profile=fuzz tests/unit $(ARGS)
 
 # With SEED that one alone, told line by line.
 simulation: $(STAMP) ## All services in one thread and virtual time, while everything fails; one seed, with its story: SEED=4711

@@ -26,9 +26,11 @@ from elps.local.broker import BrokerPorts, PrivateBroker, start_broker
 from elps.local.processes import Handle
 from elps.local.store import PrivateStore, start_store
 
-# How long an example takes says nothing on a machine that does other things as well.
-hypothesis.settings.register_profile("elps", deadline=None)
-hypothesis.settings.load_profile("elps")
+# How long an example takes says nothing on a machine that does other things as well. The same examples every time, so
+# that a change is judged by what it changes; `make fuzz` draws others.
+hypothesis.settings.register_profile("same", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=1000, print_blob=True)
+hypothesis.settings.load_profile("same")
 
 HOME = Path(__file__).parent.parent / ".elps"
 RUN_VARIABLE = "ELPS_TEST_RUN"

@@ -212,7 +212,7 @@ async def test_a_job_stops_when_its_metric_gets_no_better(cluster: Cluster) -> N
 async def test_a_job_stops_when_its_time_is_over(cluster: Cluster) -> None:
     job = await cluster.submit(**regression(None, passes=100_000, stop={"time_s": 1.0}))
     record = await job.finished()
-    assert 1.0 <= record.progress.training_s < 4.0
+    assert 1.0 <= record.progress.training_s < 10.0
     assert "1 s" in record.reason
     assert 0 < record.progress.iteration < 500_000
     assert (await job.manifest()).iteration == record.progress.iteration

@@ -151,7 +151,7 @@ class TestLostConnections:
         start = time.monotonic()
         with pytest.raises(RetryLater, match=r"did not confirm within 0\.5 s"):
             await bus.publish("elps.events", "a", b"x", timeout_s=0.5)
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 5
         proxy.flowing.set()
         await bus.publish("elps.events", "a", b"x")
         await bus.close()
@@ -186,7 +186,7 @@ class TestRestarts:
             start = time.monotonic()
             with pytest.raises(RetryLater, match="did not confirm within 1 s"):
                 await bus.publish("elps.jobs", "submit", b"lost", timeout_s=1.0)
-            assert 0.9 < time.monotonic() - start < 2
+            assert 0.9 < time.monotonic() - start < 5
             with pytest.raises(RetryLater, match="away"):
                 await bus.publish("elps.members", "shard", b"lost", confirm=False)
             with pytest.raises(RetryLater, match="no answer"):
@@ -329,7 +329,7 @@ class TestConnecting:
             match=r"amqp://user:\*\*\*@127\.0\.0\.1:1/ did not answer within 1 s.*Connect call failed",
         ):
             await AmqpBus.connect("amqp://user:secret@127.0.0.1:1/", name="test", timeout_s=1.0)
-        assert time.monotonic() - start < 4
+        assert time.monotonic() - start < 8
 
     async def test_a_wrong_password_is_named_as_the_reason(self, fresh_amqp_url: str) -> None:
         wrong = "amqp://nobody:wrong@" + fresh_amqp_url.rpartition("@")[2]

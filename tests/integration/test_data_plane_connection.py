@@ -244,7 +244,7 @@ def test_a_close_wakes_a_waiting_reader_and_a_blocked_sender(
         began = time.monotonic()
         near.close()
         eventually(lambda: len(ended) == 2)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 10
 
 
 def test_a_descriptor_is_not_given_back_while_somebody_is_inside_a_call() -> None:

@@ -151,7 +151,7 @@ def test_a_trainer_ahead_of_the_leaders_word_waits_for_it_a_bounded_time(
     plane_of: Callable[..., Plane], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serving, "PULL_WAIT_S", 0.05)
-    plane = plane_of(sums_of(), cut_into([5, 5])).begin()
+    plane = plane_of(sums_of(), cut_into([5] * 20)).begin()
     shard, later = plane.shards[0], Epoch(EPOCH.term, 1)
     ahead = plane.trainer(epoch=later)
     first = plane.vector(3.0)
@@ -163,7 +163,7 @@ def test_a_trainer_ahead_of_the_leaders_word_waits_for_it_a_bounded_time(
     far = plane.trainer(epoch=Epoch(EPOCH.term, 2))
     began = time.monotonic()
     assert far.push_values(first) is Status.STALE  # it waits once, not for each partition
-    assert 0.25 < time.monotonic() - began < 0.6
+    assert 0.25 < time.monotonic() - began < 3
     assert pull(far, 0, 1, plane.vector()) is Status.STALE
 
 

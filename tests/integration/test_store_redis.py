@@ -180,7 +180,7 @@ class TestOutages:
         start = time.monotonic()
         with pytest.raises(RetryLater, match=r"get: no answer within 0\.5 s"):
             await store.get("k")
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 5
         proxy.flowing.set()
         assert await store.get("k") is None
         await store.close()
@@ -257,7 +257,7 @@ class TestSetUp:
             RetryLater, match=r"redis://:\*\*\*@127\.0\.0\.1:1/0, connect: no answer within 1 s"
         ):
             await RedisStore.connect("redis://:secret@127.0.0.1:1/0", timeout_s=1.0)
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < 6
 
     async def test_a_wrong_password_is_refused_at_once(
         self, private_store: PrivateStore, raw: Any

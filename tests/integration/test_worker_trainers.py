@@ -185,7 +185,7 @@ async def test_a_trainer_that_ignores_sigterm_is_killed_after_the_grace(bench: B
     began = time.monotonic()
     bench.trainers.stop(stop(command))
     await bench.gone(command)
-    assert 0.3 <= time.monotonic() - began < 2.0
+    assert 0.3 <= time.monotonic() - began < 5.0
     assert not alive(status.pid)
 
 
@@ -347,16 +347,16 @@ async def test_a_trainer_gets_a_clean_process(bench: Bench) -> None:
 async def test_a_trainer_that_prints_without_end_hurts_nobody(bench: Bench, tmp_path: Path) -> None:
     command = start("flood", chunks=100)
     bench.trainers.start(command)
-    worst = 0.0
+    worst = 0.0  # s of processor in one turn of the event loop, whatever else the machine does
     async with asyncio.timeout(BOUND_S):
         while (status := bench.status(command)) and status.state != "exited":
-            before = time.monotonic()
+            before = time.thread_time()
             await asyncio.sleep(0.005)
-            worst = max(worst, time.monotonic() - before)
+            worst = max(worst, time.thread_time() - before)
             bench.printed(command)
     assert status is not None
     assert status.exit == "exit code 4\nlast word"
-    assert worst < 0.25, "the event loop was held up"
+    assert worst < 0.1, "the event loop was held up"
     lines = bench.printed(command)
     assert sum(map(len, lines)) < 10_000_000
     assert any("bytes left out" in line for line in lines)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from emulated import lend, pattern, train
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elps.balance import Extra, LeaseCost, Policy
@@ -56,6 +56,10 @@ def test_nothing_is_believed_after_one_trial() -> None:
 
 
 @checked
+@example([(1.0, 1.0, (2.2250738585072014e-308, 0.0, 0.0, 2.0))], 2)
+@example([(1.0, 1.0, (5e-324, 5e-324, 0.0, 2.0))], 2)
+@example([(1.7e308, 1.0, (1.0, 0.0, 0.99, 1.0))], 2)
+@example([(1.0, 1.0, (1.0, float("nan"), 0.0, 1.0))], 2)
 @given(
     st.lists(st.tuples(wild, wild, st.tuples(wild, wild, wild, wild)), min_size=1, max_size=4),
     st.integers(1, 6),

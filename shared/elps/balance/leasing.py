@@ -20,8 +20,6 @@ from collections.abc import Mapping
 from statistics import median
 from typing import NamedTuple
 
-import numpy as np
-
 from elps.balance.arrays import FloatArray
 
 ROUND_TRIP_S = 0.5e-3
@@ -40,6 +38,8 @@ PATIENCE, MOST_PATIENCE = 20, 20_000
 """From one trial to the next once it is known, and at most: both double with each trial that is not answered."""
 TRIALS_COST = 0.005
 """Part of the time that trials may take."""
+FEWEST, MOST = 1e-6, 1e15
+"""A mean of leases lies above the one, and any count or time below the other: what lies elsewhere was not measured."""
 
 
 class Extra(NamedTuple):
@@ -54,7 +54,7 @@ class Extra(NamedTuple):
     @property
     def sane(self) -> bool:
         """Whether it can be."""
-        return bool(np.isfinite(self).all()) and self.leases > 0 and min(self) >= 0
+        return min(self) >= 0 and max(self) <= MOST and self.leases >= FEWEST
 
 
 class LeaseCost:
@@ -90,7 +90,7 @@ class LeaseCost:
         found, waits = [], []
         for row, extra in extras.items():
             first_n, first_s = samples[row] - extra.samples, compute_s[row] - extra.compute_s
-            if not (extra.sane and first_n >= 1 and first_s > 0):
+            if not (extra.sane and 1 <= first_n <= MOST and first_s > 0):
                 continue
             waits.append(extra.wait_s / extra.leases)
             size = extra.samples / first_n
