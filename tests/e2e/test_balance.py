@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+import pytest
 from cluster import Cluster, agent, running, scheduler, shard, size, without
 from comparing import assert_trained_as_plain_loop
 from jobs import Job
@@ -93,6 +94,7 @@ async def test_a_slow_worker_gets_less_iterations_get_shorter_and_it_gets_its_sh
         await until_share(job, slow, 0.75, 1.34)
 
 
+@pytest.mark.thorough
 async def test_a_worker_on_an_emulated_slow_machine_gets_less(tmp_path: Path) -> None:
     emulated = {"ELPS_WORKER_SLOWDOWN": "agent-2=factor:3; factor:1"}
     async with uneven(tmp_path, 2.0, **emulated) as (cluster, job, slow):

@@ -44,6 +44,7 @@ async def all_compute(job: Job) -> int:
             return known
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(200)
 async def test_a_newcomer_gets_its_feedback_from_a_full_cluster_and_nothing_is_lost(
     tmp_path: Path,

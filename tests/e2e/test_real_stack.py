@@ -46,6 +46,7 @@ async def test_a_perceptron_trained_by_processes_equals_the_plain_loop(
     await assert_equal_to_plain_loop(job, cluster.env)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "mode",
     [{"sync": "ssp", "staleness": 2}, pytest.param({"sync": "asp"}, marks=pytest.mark.thorough)],

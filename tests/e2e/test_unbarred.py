@@ -114,6 +114,7 @@ async def test_under_ssp_the_others_go_on_up_to_the_bound(cluster: Cluster) -> N
         await job.finished()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", MORE)
 async def test_partitions_move_and_workers_come_and_go_meanwhile(
     cluster: Cluster, mode: str
@@ -128,6 +129,7 @@ async def test_partitions_move_and_workers_come_and_go_meanwhile(
     assert job.told("rolled_back") == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", MORE)
 async def test_a_leader_that_ends_hands_over_what_is_applied(cluster: Cluster, mode: str) -> None:
     sizes = {"workers": {"min": 3, "max": 3}, "shards": {"min": 1, "max": 3}}

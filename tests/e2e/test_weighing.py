@@ -15,6 +15,7 @@ FIRST, AFTER = 5, 30
 LONG_S = 120.0
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(180)
 async def test_a_slowed_shard_gives_partitions_away_and_iterations_get_shorter() -> None:
     slow = {"ELPS_SHARD_SLOWDOWN": "shard-2=factor:30"}

@@ -247,6 +247,7 @@ def test_thirty_resizes_leave_the_trajectory_of_the_plain_loop(
     assert np.allclose(*np.array(told).T, rtol=10 * TOLERANCE[dtype], atol=10 * TOLERANCE[dtype])
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(180)
 def test_twenty_workers_join_at_once_and_nineteen_leave_at_once(
     elastic_of: Callable[..., Elastic],

@@ -233,6 +233,7 @@ def on(record: JobRecord) -> tuple[set[str], set[str]]:
     return set(held.targets or held.shards), set(held.workers.values())
 
 
+@pytest.mark.thorough
 async def test_members_on_other_hosts_join_and_leave_a_job_that_trains(
     hosts: Network, stack: Cluster
 ) -> None:

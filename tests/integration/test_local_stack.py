@@ -261,6 +261,7 @@ def test_clean_removes_the_data_but_not_the_binaries(bench: Bench) -> None:
     bench.stack.up(workers=1, shards=1)  # for the fixture, which ends a stack
 
 
+@pytest.mark.thorough
 def test_two_stacks_with_private_servers_run_side_by_side_and_keep_their_data(
     tmp_path: Path,
 ) -> None:

@@ -79,6 +79,7 @@ async def test_jobs_go_on_after_down_and_up_from_the_very_iteration_at_which_the
     await end_of(site, ended)
 
 
+@pytest.mark.thorough
 async def test_jobs_come_back_from_their_checkpoints_when_every_process_was_killed(
     site: Site,
 ) -> None:

@@ -24,7 +24,7 @@ from elps.psshard.core.rules import Rules
 from elps.stream.geometry import Geometry
 from elps.stream.interval import Interval
 
-SCHEDULES, CHUNK = 2_000, 1_000
+SCHEDULES, CHUNK = 2_000, 500
 A, B, C = ShardId("a"), ShardId("b"), ShardId("c")
 OPENED = Epoch(Term(3, 33), 2)
 THEN = Epoch(Term(3, 33), 4)
@@ -34,7 +34,7 @@ THEN = Epoch(Term(3, 33), 4)
 @pytest.mark.parametrize(
     "first",
     [
-        pytest.param(first, marks=later(first, thorough=1_000, long=SCHEDULES))
+        pytest.param(first, marks=later(first, thorough=500, long=SCHEDULES))
         for first in range(0, SCHEDULES, CHUNK)
     ],
 )

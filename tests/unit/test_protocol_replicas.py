@@ -21,14 +21,14 @@ from elps.psshard.core import commands as do
 from elps.psshard.core.inheriting import Claim, History, Inheritance, Stock, Stocktaking
 from elps.psshard.core.replicating import STALLED_S, Replicas
 
-SCHEDULES, CHUNK = 3_000, 1_000
+SCHEDULES, CHUNK = 3_000, 500
 A, B, C = ShardId("a"), ShardId("b"), ShardId("c")
 P0, P1, P2 = (PartitionId(n) for n in range(3))
 PLACED = {P0: A, P1: B}
 
 
 BLOCKS = [
-    pytest.param(first, marks=later(first, thorough=1_000, long=2_000))
+    pytest.param(first, marks=later(first, thorough=500, long=2_000))
     for first in range(0, SCHEDULES, CHUNK)
 ]
 """The later ones are no part of `make test`."""

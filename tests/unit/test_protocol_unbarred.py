@@ -30,7 +30,7 @@ from elps.psshard.core.unbarred import UnbarredClock, clock_for
 from elps.stream.geometry import Geometry
 from elps.stream.interval import Interval
 
-SCHEDULES, HEIRS, CHUNK = 3_000, 1_000, 1_000
+SCHEDULES, HEIRS, CHUNK = 3_000, 1_000, 500
 NOW = Epoch(Term(3, 33), 1)
 A, B = PartitionId(0), PartitionId(1)
 S, V = ShardId("s"), ShardId("v")
@@ -38,7 +38,7 @@ FAST, SLOW = WorkerId("fast"), WorkerId("slow")
 
 
 BLOCKS = [
-    pytest.param(first, marks=later(first, thorough=1_000, long=2_000))
+    pytest.param(first, marks=later(first, thorough=500, long=2_000))
     for first in range(0, SCHEDULES, CHUNK)
 ]
 """The later ones are no part of `make test`."""

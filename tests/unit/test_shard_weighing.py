@@ -19,7 +19,7 @@ MIB = 1 << 20
 BYTE_S = 1e-9
 """What a byte costs a machine that nobody else uses."""
 costs = st.floats(1.0, 200.0)
-checked = settings(deadline=None, max_examples=40)
+checked = settings(deadline=None, max_examples=15)
 
 
 class Shown(NamedTuple):
