@@ -6,6 +6,7 @@ on a shard stays there unless the highest shard is above the band or the lowest 
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Mapping, Sequence
 
 from elps.contracts.ids import PartitionId, ShardId
@@ -41,10 +42,7 @@ def place(
         return {}
     costs = _costs(sizes, loads or {})
     piles = _Piles(costs, names, capacities or {})
-    for p in sorted(costs):
-        at = (current or {}).get(p)
-        if at in piles.held:
-            piles.put(p, at)
+    piles.begin(current or {})
     for p in sorted(costs.keys() - piles.where.keys(), key=lambda p: (-max(costs[p]), p)):
         piles.put(p, min(names, key=lambda s: (piles.height(s, costs[p]), s)))
     while piles.improve():
@@ -99,7 +97,7 @@ class _Piles:
         self.fair = {
             s: c / total for s, c in room.items()
         }  #: share of the whole that a shard should hold
-        self.held: dict[ShardId, set[PartitionId]] = {s: set() for s in shards}
+        self.held: dict[ShardId, list[PartitionId]] = {s: [] for s in shards}  #: in order
         self.sums: dict[ShardId, list[float]] = {
             s: [0.0, 0.0] for s in shards
         }  #: shares of bytes and load held
@@ -110,14 +108,28 @@ class _Piles:
         held = self.sums[shard]
         return max(held[0] + sign * more[0], held[1] + sign * more[1]) / self.fair[shard]
 
+    def begin(self, current: Mapping[PartitionId, ShardId]) -> None:
+        """Leave partitions where they are, as far as that is still a place."""
+        for p in sorted(self.costs):
+            if (at := current.get(p)) in self.held:
+                self.where[p] = at
+                self.held[at].append(p)
+        for s in self.held:
+            self._sum(s)
+
     def put(self, partition: PartitionId, shard: ShardId) -> None:
         """Place or move a partition."""
         if (old := self.where.get(partition)) is not None:
-            self.held[old].discard(partition)
+            self.held[old].remove(partition)
+            self._sum(old)
         self.where[partition] = shard
-        self.held[shard].add(partition)
-        for s in filter(None, (old, shard)):  # summed anew, so that rounding does not pile up
-            self.sums[s] = [sum(self.costs[p][i] for p in sorted(self.held[s])) for i in (0, 1)]
+        insort(self.held[shard], partition)
+        self._sum(shard)
+
+    def _sum(self, shard: ShardId) -> None:
+        """Anew, so that rounding does not pile up."""
+        held = [self.costs[p] for p in self.held[shard]]
+        self.sums[shard] = [sum(cost[i] for cost in held) for i in (0, 1)]
 
     def improve(self) -> bool:
         """Make the one best move from the highest shard to a lower one; False if none is needed or none helps."""
@@ -130,10 +142,14 @@ class _Piles:
             if low == high:
                 break
             after, p = min(
-                (max(self.height(high, self.costs[p], -1), self.height(low, self.costs[p])), p)
-                for p in self.held[high]
+                (max(self.height(high, cost, -1), self.height(low, cost)), p)
+                for cost, p in self._first_of_each(high).items()
             )
             if after < top * (1 - 1e-9):
                 self.put(p, low)
                 return True
         return False
+
+    def _first_of_each(self, shard: ShardId) -> dict[_Cost, PartitionId]:
+        """The lowest of the partitions that cost the same: most of a model's are of one size."""
+        return {self.costs[p]: p for p in reversed(self.held[shard])}
