@@ -99,11 +99,13 @@ def run(
             result.losses.append(loss / count)
             result.steps += 1
             rate = document.optimizer.lr * schedule_factor(document.schedule, result.steps, total)
+            factor = _clipping(document.optimizer.clip_norm, count, sums, rules)
             for name, value in params.items():
                 mean = sums[name] / dtype.type(count)
                 if name in rules:
                     params[name] = mean if rules[name] == "mean" else sums[name]
                     continue
+                mean = mean * dtype.type(factor)
                 mine = {s: arrays[name] for s, arrays in states.items()}
                 params[name], new = textbook_step(
                     document.optimizer, value, mean, mine, rate, result.steps
@@ -116,6 +118,15 @@ def run(
         if job.test is not None and _evaluates(document, geometry, t + 1, total):
             result.evaluations[t + 1] = evaluate(document, job, params)
     return result
+
+
+def _clipping(limit: float | None, count: int, sums: Arrays, untrained: Iterable[str]) -> float:
+    """What makes the mean gradient, of all that is trained, as long as the limit if it is longer."""
+    if limit is None:
+        return 1.0
+    trained = [sums[name].ravel() for name in sums if name not in untrained]
+    norm = float(np.linalg.norm(np.concatenate(trained).astype(np.float64) / count))
+    return min(1.0, limit / norm) if norm else 1.0
 
 
 def _sums(

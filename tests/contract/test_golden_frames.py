@@ -31,6 +31,7 @@ from elps.psshard.orders import Order
 from elps.psshard.reports import (
     Followed,
     Frozen,
+    Measured,
     Missed,
     Progressed,
     Report,
@@ -95,6 +96,7 @@ ORDERS: dict[str, Order] = {
         skips=[],
     ),
     "GATE": do.AnnounceGate(64),
+    "CLIP": do.Clip(64, 0.125),
     "FREEZE": do.Freeze(LEASE, 5),
     "THAW": do.Thaw(LEASE),
     "GRANT": do.Grant(LEASE, "digits-w1: the gradient of 'w' (3 of 640 elements) is NaN"),
@@ -117,6 +119,7 @@ ORDERS: dict[str, Order] = {
 }
 REPORTS: dict[str, Report] = {
     "PROGRESS": Progressed(EPOCH, 64),
+    "MEASURED": Measured(EPOCH, 64, {PartitionId(2): 0.5, PartitionId(3): float("inf")}),
     "FROZEN": Frozen(EPOCH, LEASE, 5, clean=True),
     "FROZEN.2": Frozen(EPOCH, LEASE, 5, clean=False),
     "WRITTEN": Written(EPOCH, 64, {PartitionId(2): (63, {"values": 0xCBF43926, "momentum": 1})}),
@@ -143,6 +146,10 @@ REPORTS: dict[str, Report] = {
             EPOCH,
             (Claim(PartitionId(2), 2048, 3000, 65, 190, 65, applied=(Interval(4160, 4192),)),),
         ),
+    ),
+    "STOCK.5": Stocked(
+        EPOCH,
+        Stock(HISTORY, EPOCH, (Claim(PartitionId(2), 2048, 3000, 65, 63, factor=0.125),)),
     ),
 }
 IDENTITY = {
@@ -243,6 +250,11 @@ FRAMES: dict[str, Frame] = {
         header(Kind.SUM, partition=2, iteration=65, ticket=4),
         {"count": 0, "step": 64},
         b"",
+    ),
+    "SUM.3": (
+        header(Kind.SUM, partition=2, iteration=66, ticket=4),
+        {"count": 64, "step": 65, "skips": [], "factor": 0.125},
+        PART,
     ),
     **{name: (*frame_of_order(EPOCH, order), b"") for name, order in ORDERS.items()},
     **{name: (*frame_of_report(report), b"") for name, report in REPORTS.items()},

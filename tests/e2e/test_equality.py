@@ -102,6 +102,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "optimizer": {"name": "ftrl", "lr": 0.1, "l1": 0.1, "l2": 0.01},
         "schedule": {"name": "polynomial", "warmup": 5, "power": 2.0, "floor": 0.1},
     },
+    "momentum, clipped, weight decay": {
+        "optimizer": {"name": "momentum", "lr": 0.5, "clip_norm": 0.05, "weight_decay": 0.01},
+        "schedule": {"name": "inverse_sqrt", "warmup": 5},
+    },
     "adam, weight decay, short cosine": {
         "optimizer": {"name": "adam", "lr": 0.01, "weight_decay": 0.001, "beta1": 0.8},
         "schedule": {"name": "cosine", "total": 40},

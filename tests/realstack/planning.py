@@ -261,9 +261,10 @@ def _fields(rng: random.Random, workers: tuple[int, int] | None = None) -> dict[
         ]
     )
     iterations = rng.randrange(70, 160)
+    clips = {"clip_norm": 0.5} if iterations % 3 == 0 else {}
     return {
         "dtype": dtype,
-        "optimizer": optimizer,
+        "optimizer": optimizer | clips,
         "iterations": iterations,
         "replicas": iterations % 2 if shards[1] > 1 else 0,
         "workers": {"min": workers[0], "max": workers[1]},

@@ -11,6 +11,8 @@ from typing import Any
 from simulation.trainers import SAMPLES
 
 BATCH = 8
+CLIP = BATCH**-0.5 / 2
+"""Half the norm of every gradient."""
 FIRST_S, LAST_S = 0.3, 6.0
 """When harm is done."""
 AIMED = 4
@@ -109,7 +111,8 @@ def _job(rng: random.Random, number: int, shards: int) -> tuple[float, dict[str,
         "id": f"job{number}",
         "task": "counting:Counting",
         "task_args": {"pace_s": rng.choice((0.5, rng.uniform(1.5, 6.0))) / (passes * SAMPLES)},
-        "optimizer": {"name": "sgd", "lr": float(BATCH)},
+        "optimizer": {"name": "sgd", "lr": float(BATCH)}
+        | ({"clip_norm": CLIP} if passes == 3 else {}),
         "batch": {"global": BATCH},
         "dtype": "float64",
         "passes": passes,

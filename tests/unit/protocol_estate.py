@@ -35,7 +35,8 @@ class Left:
 
     def claim(self, p: PartitionId) -> Claim:
         oldest, applied = self.block.oldest(self.version), self.applied
-        return Claim(p, p, p + 1, self.version, self.steps, oldest, self.copy, applied)
+        factor = self.block.factor
+        return Claim(p, p, p + 1, self.version, self.steps, oldest, self.copy, applied, factor)
 
 
 @dataclass
@@ -264,7 +265,8 @@ class Successor:
         world.promoted += found.promoted
         self.skips = found.in_force(self.skips, world.job.geometry)
         self._plain = PlainLoop(world.job, self.skips)
-        self._begin(found.version, ahead=found.ahead, applied=found.applied)
+        factor = found.factor if "new-factor" not in world.off else 1.0
+        self._begin(found.version, ahead=found.ahead, applied=found.applied, factor=factor)
 
     def links_lost(self, shard: Shard) -> None:
         """A shard follows another leader now: what is on the links to it is lost."""

@@ -56,6 +56,7 @@ class Copy:
     first: int = -1  #: version it came at
     before: int = 0  #: value at the version before
     skips: frozenset[Interval] = frozenset()  #: behind it
+    factor: float = 1.0  #: on the gradient of the step to it
 
 
 @dataclass
@@ -197,7 +198,8 @@ class Following:
         assert copy.version == advance.iteration or "any-sum" in off, (copy, advance)
         copy.before, copy.skips = copy.state[0], copy.skips | {*advance.skipped}
         if advance.count and copy.version >= 0:
-            copy.state = step(copy.state, total, advance.count)
+            copy.state = step(copy.state, total, advance.count, advance.factor)
+            copy.factor = advance.factor if "copied-factor" not in off else 1.0
             assert copy.state[2] == advance.step or "any-sum" in off
         copy.version = max(copy.version, advance.iteration + 1)
         self._tell_progress()

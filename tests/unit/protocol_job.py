@@ -7,17 +7,21 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from elps.contracts.ids import PartitionId
+from elps.psshard.core.clipping import clipping_factor
 from elps.psshard.core.rules import Rules
 from elps.stream.geometry import Geometry
 from elps.stream.interval import Interval, IntervalSet
 
 State = tuple[int, int, int]
 """Value, momentum, optimizer steps taken."""
+FINE = 1000
+"""Parts of one that a clipped gradient is counted in: factors that differ a little give other whole numbers."""
 
 
-def step(state: State, total: int, count: int) -> State:
-    """One optimizer step from a summed gradient over `count` samples."""
+def step(state: State, total: int, count: int, factor: float = 1.0) -> State:
+    """One optimizer step from a summed gradient over `count` samples, multiplied by a factor of at most 1."""
     value, momentum, steps = state
+    total = round(total * factor * FINE) if factor < 1 else total
     momentum = (momentum * 3 + total + count) % 97
     return (value + momentum + steps + 1) % 10_007, momentum, steps + 1
 
@@ -64,11 +68,17 @@ class Job:
     def _mixed(self, values: list[int]) -> int:
         return 0 if self.unbarred else sum((p + 1) * v for p, v in enumerate(values))
 
-    def step(self, state: State, total: int, count: int) -> State:
+    def step(self, state: State, total: int, count: int, factor: float = 1.0) -> State:
         """One optimizer step from a summed gradient over `count` samples."""
         if not self.unbarred:
-            return step(state, total, count)
+            return step(state, total, count, factor)
         return state[0] + total, state[1] + count, state[2] + 1
+
+    def factor(self, totals: list[int], count: int) -> float:
+        """What the gradient of an iteration is multiplied by, from the sums of all partitions."""
+        limit = self.rules.clip_norm
+        norms = {p: abs(totals[p]) / count for p in self.partitions}
+        return 1.0 if limit is None else clipping_factor(limit, norms)
 
     def same(self, one: State, other: State) -> bool:
         """Whether both are of the same samples: without a barrier in any number of steps."""
@@ -108,9 +118,9 @@ class PlainLoop:
             totals = [self.job.gradient(gap, values) for gap in gaps]
             count = sum(gap.size for gap in gaps)
             if count:
-                now = [
-                    self.job.step(s, sum(t[p] for t in totals), count) for p, s in enumerate(now)
-                ]
+                sums = [sum(t[p] for t in totals) for p in range(len(now))]
+                factor = self.job.factor(sums, count)
+                now = [self.job.step(s, sums[p], count, factor) for p, s in enumerate(now)]
             self.states.append(now)
         return self.states[version]
 

@@ -84,7 +84,12 @@ class Leader(Successor):
         self._begin(max(self.checkpoints, default=0))
 
     def _begin(
-        self, start: int, *, ahead: bool = False, applied: Sequence[Applied] | None = None
+        self,
+        start: int,
+        *,
+        ahead: bool = False,
+        applied: Sequence[Applied] | None = None,
+        factor: float = 1.0,
     ) -> None:
         world = self.world
         self.rolling_back = self.resting = False
@@ -107,6 +112,7 @@ class Leader(Successor):
                 world.sizes if world.replicated else {}, world.hosts, world.numbers
             ),
             ahead=ahead and "rests-ahead" not in world.off,
+            factor=factor,
             batches=self.batches,
         )
         if isinstance(self.clock, UnbarredClock) and applied is not None:
@@ -270,6 +276,9 @@ class Leader(Successor):
         exchange = epoch.n - self.opened.n
         self.event(epoch, lambda c: c.progressed(s, version, self.world.now, exchange))
 
+    def measured(self, s: ShardId, epoch: Epoch, t: int, norms: dict[PartitionId, float]) -> None:
+        self.event(epoch, lambda c: c.measured(s, t, norms))
+
     def followed(self, s: ShardId, epoch: Epoch, wave: int, have: int, version: int) -> None:
         self.event(epoch, lambda c: c.followed(s, wave, have, version, self.world.now))
 
@@ -345,6 +354,8 @@ class Leader(Successor):
                 self._to_all("call_back", worker, ticket)
             case do.AnnounceGate(version):
                 self._to_all("gate", version)
+            case do.Clip(t, factor):
+                self._to_all("clip", t, factor)
             case do.WriteCheckpoint(version):
                 if version != self.writing:
                     self.collecting, self.writing = {}, version

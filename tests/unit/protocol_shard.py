@@ -39,6 +39,7 @@ class Block:
     feeds: list[Feed] = field(default_factory=list)  #: are told each sum
     first: int = 0  #: version it came at
     skips: frozenset[Interval] = frozenset()  #: behind it
+    factor: float = 1.0  #: on the gradient of the newest step
 
     @classmethod
     def at(cls, version: int, state: State) -> Self:
@@ -50,14 +51,15 @@ class Block:
     def of(cls, copy: Copy) -> Self:
         """Of a partition that followed."""
         block = cls.at(copy.version, copy.state)
-        block.first, block.skips = copy.first, copy.skips
+        block.first, block.skips, block.factor = copy.first, copy.skips, copy.factor
         if copy.version > copy.first:
             block.values[(copy.version - 1) % 2] = copy.before
         return block
 
     def heirloom(self) -> Block:
         """Its values and state; what was collected of the open iteration stays with those who may still add to it."""
-        return Block(list(self.values), self.momentum, first=self.first, skips=self.skips)
+        values, first = list(self.values), self.first
+        return Block(values, self.momentum, first=first, skips=self.skips, factor=self.factor)
 
     def oldest(self, version: int) -> int:
         """The oldest version that can be read when this is the newest."""
@@ -146,6 +148,8 @@ class Shard(Heir):
             for interval in skips:
                 self.part.grant(epoch, interval)
             self._advance_all()
+            if "no-second-norms" not in self.world.off:
+                self._tell_norms(self.part)
             if self.low >= 0:
                 self.tell(self.leader.progressed, self.low)
             if self.aside is not None and self.aside.stored:
@@ -181,7 +185,7 @@ class Shard(Heir):
                 block, at = slab[p], part.version(p)
                 state = block.values[at % 2], block.momentum, part.steps(p)
                 before = block.values[(at - 1) % 2]
-                self.keep({p: Copy(at, state, block.first, before, block.skips)})
+                self.keep({p: Copy(at, state, block.first, before, block.skips, block.factor)})
             self.spare = {p: copy for p, copy in self.spare.items() if p not in mine}
         self.following.forget()
         self.standing.forget()
@@ -228,6 +232,11 @@ class Shard(Heir):
             if epoch == self.epoch:
                 self.spare = {p: c for p, c in self.spare.items() if c.version >= version}
             self.part.announce_gate(epoch, version)
+            self._advance_all()
+
+    def clip(self, epoch: Epoch, t: int, factor: float) -> None:
+        if self.part is not None:
+            self.part.clip(epoch, t, factor)
             self._advance_all()
 
     def freeze(self, epoch: Epoch, interval: Interval, attempt: int) -> None:
@@ -346,6 +355,8 @@ class Shard(Heir):
                 self._advance(self.part, self.slab, p)
 
     def _advance(self, part: Part, slab: Slab, p: PartitionId) -> None:
+        if (measured := part.unmeasured(p)) is not None:
+            self.world.net.later(self._measure, part, slab, measured)
         advance = part.due(p)
         if advance is None:
             return
@@ -360,6 +371,16 @@ class Shard(Heir):
         write = part, slab, advance, (old, momentum)
         self.writes.append(write)
         self.world.net.later(self._written, write)
+
+    def _measure(self, part: Part, slab: Slab, step: Advance) -> None:
+        block = slab[step.partition]
+        total = block.total + sum(g for _, g in block.slots)
+        part.measured(step, abs(total) / step.count if step.count else 0.0)
+        self._tell_norms(part)
+
+    def _tell_norms(self, part: Part) -> None:
+        if part is self.part and (norms := part.norms()) is not None:
+            self.tell(self.leader.measured, *norms)
 
     def _written(self, write: tuple[Part, Slab, Advance, tuple[int, int]]) -> None:
         if not any(write is w for w in self.writes):
@@ -378,10 +399,11 @@ class Shard(Heir):
         block.total, block.slots = 0, []
         state = (*old, part.steps(p))
         if advance.count:
-            state = step(state, total, advance.count)
+            state = step(state, total, advance.count, advance.factor)
             assert state[2] == advance.step
         block.values[(advance.iteration + 1) % 2], block.momentum = state[:2]
         block.writing, block.skips = False, block.skips | {*advance.skipped}
+        block.factor = advance.factor
         for feed in block.feeds:
             feed.tell(advance, total)
         part.advanced(advance)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ FOCUSES = ("all",) * 7 + ("skips", "calls", "hangs", "pauses", "terms", "moves",
 MAX_EVENTS = 8_000
 MAX_IDLE = 300
 """Ticks of 5 s in which nothing happens, after failures have stopped: longer than every deadline together."""
+LIMITS = (0.3, 1.0, 2.0)
+"""Of the norm, in jobs that clip: nearly always, often, now and then."""
 VERSIONS_A_WAVE = 5
 """One or two to catch up, one to come to a boundary, and some for what else holds it up."""
 
@@ -63,8 +66,9 @@ class World(Failures):
         focus: str | None = None,
         thorough: bool = False,
         plans: bool = True,
+        clips: bool = False,
     ) -> None:
-        """`plans`: the scheduler shares out the batch anew at any time."""
+        """`plans`: the scheduler shares out the batch anew at any time. `clips`: the job clips its gradients."""
         r = self.r = random.Random(seed)
         self.off, self.thorough = off, thorough
         self._part, self.clock, self.moving, self.taking = part, clock, moving, taking
@@ -77,6 +81,9 @@ class World(Failures):
         if self.replicated:
             self.kind = r.choice(("all", "all", "skips", "moves"))
         self.job = self._draw_job(seed)
+        if clips:
+            limit = random.Random(seed).choice(LIMITS)
+            self.job = replace(self.job, rules=replace(self.job.rules, clip_norm=limit))
         self.net = Net(r)
         self.now, self.healed_at, self.healed_s = 0.0, 0, 0.0
         quiet = self.focus in ("all", "moves") and r.random() < 0.15
@@ -116,7 +123,9 @@ class World(Failures):
                 shard.from_leader.slow = True
 
     def part(self, epoch: Epoch, skips: tuple[Interval, ...]) -> Part:
-        return self._part(epoch, self.job.geometry, skips)
+        if self.job.rules.clip_norm is None:
+            return self._part(epoch, self.job.geometry, skips)
+        return self._part(epoch, self.job.geometry, skips, clips=True)
 
     def _draw_job(self, _seed: int) -> Job:
         return draw_job(self.r, self.kind, long=self.replicated)

@@ -78,6 +78,9 @@ class Optimizer(_Part, frozen=True, kw_only=True):
     """``ftrl``: strength of the pull towards 0."""
     weight_decay: NonNegative = 0.0
     """Added to the gradient as ``weight_decay * parameter``; decoupled from it under ``adamw``."""
+    clip_norm: Annotated[float, Meta(ge=1e-12, le=1e12)] | None = None
+    """Largest Euclidean norm of the mean gradient over all parameters: a longer one is scaled down to it before the
+    step (and before `weight_decay`). Costs every iteration one more round trip between the shards."""
 
 
 class Schedule(_Part, frozen=True, kw_only=True):
@@ -313,6 +316,11 @@ def _mode_problems(job: JobDocument) -> list[str]:
         problems.append(
             f"sync, deterministic: under {job.sync!r} gradients are applied as they come, in an order that no two runs "
             "share; give 'bsp' or leave deterministic out"
+        )
+    if job.optimizer.clip_norm is not None:
+        problems.append(
+            f"sync, optimizer: clip_norm is about the gradient of a whole iteration, and under {job.sync!r} each "
+            "worker's part is applied when it comes; give 'bsp' or leave clip_norm out"
         )
     if job.replicas:
         problems.append(

@@ -6,6 +6,6 @@ learning rate.
 parameters.
 """
 
-from elps.optim.updates import add_into, all_finite, apply, copy_into, state_names, warm_up
+from elps.optim.updates import add_into, all_finite, apply, copy_into, norm, state_names, warm_up
 
-__all__ = ["add_into", "all_finite", "apply", "copy_into", "state_names", "warm_up"]
+__all__ = ["add_into", "all_finite", "apply", "copy_into", "norm", "state_names", "warm_up"]

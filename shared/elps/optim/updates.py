@@ -31,6 +31,12 @@ _STATE_NAMES: dict[str, tuple[str, ...]] = {
 }
 
 
+_BLOCK = 16_384
+"""Elements of which the squares are summed at once: they stay in the cache."""
+_PLAIN = 1e-200, 1e300
+"""Sums of squares that have lost nothing to the ends of the range."""
+
+
 def state_names(spec: Optimizer) -> tuple[str, ...]:
     """Names of the arrays that the optimizer keeps beside the values; each is of their size and
     begins as zeros.
@@ -51,6 +57,28 @@ def add_into(acc: Floats, g: Floats) -> None:
 def all_finite(x: Floats) -> bool:
     """Whether no element is NaN or infinite."""
     return bool(_fit(x).all_finite(x))
+
+
+def norm(x: Floats) -> float:
+    """Euclidean norm, reckoned in float64. Not finite only if an element is not, or if it is above 1.8e308."""
+    total = _squares(x, 1.0)
+    if _PLAIN[0] < total < _PLAIN[1]:
+        return math.sqrt(total)
+    peak = float(np.max(np.abs(x), initial=0.0))
+    if not 0.0 < peak < math.inf:
+        return peak
+    return peak * math.sqrt(_squares(x, peak))
+
+
+def _squares(x: Floats, unit: float) -> float:
+    """Sum of the squares of x / unit."""
+    total = 0.0
+    with np.errstate(over="ignore", under="ignore"):
+        for lo in range(0, x.size, _BLOCK):
+            part = x[lo : lo + _BLOCK].astype(np.float64)
+            part /= unit
+            total += float(np.sum(np.square(part, out=part)))
+    return total
 
 
 def apply(

@@ -5,7 +5,7 @@ array elements, little-endian. Every frame carries the sender's epoch; which job
 handshake, once per connection. Parts are at most 1 MiB, so that a receiver can take one whole into a buffer that fits
 its cache, check it, and only then add it.
 
-The numbers of kinds are never reused. Kinds 72 and above are reserved for sparse rows and votes.
+The numbers of kinds are never reused. Kinds 72 and above are reserved for sparse rows.
 """
 
 from __future__ import annotations
@@ -119,6 +119,10 @@ class Kind(IntEnum):
     """Leader to shard: say what is there from the term before."""
     STOCK = 67
     """Shard to leader. Meta: partitions with their versions, what they have come from, skips in force."""
+    MEASURED = 68
+    """Shard to leader. Meta: norms of what its partitions have of the gradient of `iteration`."""
+    CLIP = 69
+    """Leader to shard. Meta: what the gradient of `iteration` is to be multiplied by."""
     # owner to follower
     STATE = 64
     """An array of a copy as it is at version `iteration`, for wave `ticket`; meta: name of the array, steps."""

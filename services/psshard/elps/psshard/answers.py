@@ -19,6 +19,7 @@ from elps.psshard.reporting import Reporter
 from elps.psshard.reports import (
     Followed,
     Frozen,
+    Measured,
     Missed,
     Progressed,
     Report,
@@ -75,6 +76,8 @@ class Answers:
                     epoch,
                 )
                 self._lead.admit_all(epoch)
+            case Measured(_, iteration, norms):
+                self._lead.event(lambda clock, _: clock.measured(shard, iteration, norms), epoch)
             case Followed(_, wave, have, version):
                 self._lead.event(
                     lambda clock, now: clock.followed(shard, wave, have, version, now), epoch

@@ -61,6 +61,7 @@ class Block:
         self._slots: list[tuple[Interval, Array]] = []
         self._version, self._steps = -1, 0  #: newest version written, and steps behind it
         self._first = -1  #: version that the values came at
+        self._factor = 1.0  #: on the gradient of the newest step
         #: of the iterations behind the newest version, as far as they were here
         self._skips: set[Interval] = set()
         self._tells: list[Tell] = []  #: are told each sum
@@ -143,17 +144,30 @@ class Block:
             self._untrained.add(self._sum, interval, gradient, first=not self._filled)
         self._filled = True
 
+    def norm(self, advance: Advance) -> float:
+        """Euclidean norm of the mean gradient of a complete iteration, of what is trained; 0 if nothing is counted."""
+        with self._lock:
+            self._gather(advance)
+            if not advance.count:
+                return 0.0
+            return optim.norm(self._sum[: self._untrained.trained]) / advance.count
+
+    def _gather(self, advance: Advance) -> None:
+        """All that was accepted is in the sum. To be called again does nothing."""
+        if self._sealed:
+            raise Sealed
+        for interval, gradient in sorted(self._slots, key=lambda slot: slot[0]):
+            self._add(interval, gradient)
+        self._slots.clear()
+        if advance.count and not self._filled:
+            self._sum[:] = 0
+            self._untrained.nothing(self._sum, self.values(advance.iteration), advance.count)
+            self._filled = True
+
     def write(self, advance: Advance) -> float:
         """Write the next version from the sum and return the learning rate used; 0 when no step was taken."""
         with self._lock:
-            if self._sealed:
-                raise Sealed
-            for interval, gradient in sorted(self._slots, key=lambda slot: slot[0]):
-                self._add(interval, gradient)
-            self._slots.clear()
-            if advance.count and not self._filled:
-                self._sum[:] = 0
-                self._untrained.nothing(self._sum, self.values(advance.iteration), advance.count)
+            self._gather(advance)
             lr = self._step(advance)
             for tell in self._tells:
                 tell(advance, self._sum)
@@ -185,6 +199,7 @@ class Block:
         old, new = self.values(advance.iteration), self.values(advance.iteration + 1)
         self._filled = False
         self._version, self._steps = advance.iteration + 1, advance.step
+        self._factor = advance.factor
         self._skips.update(advance.skipped)
         if not advance.count:
             np.copyto(new, old)
@@ -193,7 +208,7 @@ class Block:
         lr = spec.lr * factor(self._document.schedule, advance.step, self._iterations)
         part = slice(self._untrained.trained)
         state = {name: array[part] for name, array in self._state.items()}
-        scale = 1.0 / advance.count
+        scale = advance.factor / advance.count
         optim.apply(spec, self._sum[part], scale, old[part], new[part], state, lr, advance.step)
         self._untrained.step(self._sum, advance.count, new)
         return lr
@@ -226,6 +241,12 @@ class Block:
         """Skips of the iterations behind the newest version, in order, as far as those were here or its owner told."""
         with self._lock:
             return sorted(self._skips)
+
+    @property
+    def factor(self) -> float:
+        """What the gradient of the step to the newest version was multiplied by."""
+        with self._lock:
+            return self._factor
 
     @property
     def oldest(self) -> int:

@@ -51,6 +51,7 @@ class Estate:
                 oldest=b.oldest,
                 copy=p in self._copied,
                 applied=b.applied(),
+                factor=b.factor,
             )
             for p, b in sorted(blocks.items())
         )

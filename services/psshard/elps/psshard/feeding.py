@@ -150,6 +150,7 @@ class Feeder:
             body = total.data.cast("B") if total is not None else None
             skips = [(i.lo, i.hi) for i in advance.skipped]
             meta = {"count": advance.count, "step": advance.step, "skips": skips}
+            meta |= {"factor": advance.factor} if advance.factor != 1 else {}
             connection.send(head, meta, body)
         return True
 
@@ -205,6 +206,7 @@ class FeedConnection:
             _number(meta, "count"),
             _number(meta, "step"),
             tuple(_skips(meta)),
+            _factor(meta),
         )
         block = self._following.block(key, advance.partition, advance.iteration)
         if block is None:
@@ -223,6 +225,13 @@ def _number(meta: dict[str, Any], name: str) -> int:
     value = meta.get(name)
     if not isinstance(value, int) or value < 0:
         raise ProtocolError(f"{name} is {value!r}, expected a whole number")
+    return value
+
+
+def _factor(meta: dict[str, Any]) -> float:
+    value = meta.get("factor", 1.0)
+    if not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ProtocolError(f"factor is {value!r}, expected a number from 0 to 1")
     return value
 
 

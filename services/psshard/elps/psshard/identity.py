@@ -104,6 +104,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             patience=document.stop.patience,
             min_delta=document.stop.min_delta,
             time_s=document.stop.time_s,
+            clip_norm=document.optimizer.clip_norm,
             staleness=document.bound,
             first_lease_s=document.limits.first_iteration_s,
             slack=document.limits.slack,

@@ -120,6 +120,7 @@ class Lead(Resuming):
                     moving=self.origin.moving(numbers),
                     replicas=self.origin.replicas(numbers),
                     ahead=isinstance(source, Inheritance) and source.ahead,
+                    factor=source.factor if isinstance(source, Inheritance) else 1.0,
                     batches=self._directions.batches,
                     trend=self.reporter.trend,
                 )

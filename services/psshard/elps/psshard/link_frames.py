@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import math
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from elps.contracts.epoch import Epoch
 from elps.contracts.errors import ProtocolError
@@ -16,6 +18,7 @@ from elps.psshard.orders import Order
 from elps.psshard.reports import (
     Followed,
     Frozen,
+    Measured,
     Missed,
     Progressed,
     Report,
@@ -33,6 +36,18 @@ class _Beat(msgspec.Struct, frozen=True):
     s_per_byte: float = 0.0
 
 
+class _Factor(msgspec.Struct, frozen=True):
+    factor: Annotated[float, Meta(gt=0, le=1)]
+
+
+class _Norms(msgspec.Struct, frozen=True):
+    norms: list[tuple[int, Annotated[float, Meta(ge=0)] | None]]
+    """None: not finite, which JSON has no word for."""
+
+    def by_partition(self) -> dict[PartitionId, float]:
+        return {PartitionId(p): math.inf if norm is None else norm for p, norm in self.norms}
+
+
 T = TypeVar("T")
 Frame = tuple[Header, dict[str, Any] | None]
 
@@ -44,6 +59,8 @@ def frame_of_order(epoch: Epoch, order: Order) -> Frame:
             return Header(Kind.ASSIGN, epoch), msgspec.to_builtins(order)
         case do.AnnounceGate(version):
             return Header(Kind.GATE, epoch, iteration=version), None
+        case do.Clip(iteration, factor):
+            return Header(Kind.CLIP, epoch, iteration=iteration), {"factor": factor}
         case do.Freeze(interval, attempt):
             return Header(Kind.FREEZE, epoch, interval=interval, ticket=attempt), None
         case do.Thaw(interval):
@@ -69,12 +86,10 @@ def order_of_frame(header: Header, meta: dict[str, Any]) -> Order | None:
             return _read(meta, Assignment)
         case Kind.GATE:
             return do.AnnounceGate(header.iteration)
-        case Kind.FREEZE:
-            return do.Freeze(header.interval, header.ticket)
-        case Kind.THAW:
-            return do.Thaw(header.interval)
-        case Kind.GRANT:
-            return do.Grant(header.interval, str(meta.get("reason", "")))
+        case Kind.CLIP:
+            return do.Clip(header.iteration, _read(meta, _Factor).factor)
+        case Kind.FREEZE | Kind.THAW | Kind.GRANT:
+            return _about_skips(header, meta)
         case Kind.CALL_BACK:
             return do.CallBack(WorkerId(str(meta.get("worker"))), header.ticket)
         case Kind.CHECKPOINT:
@@ -90,11 +105,24 @@ def order_of_frame(header: Header, meta: dict[str, Any]) -> Order | None:
     raise ProtocolError(f"{header.kind.name} is not an order")
 
 
+def _about_skips(header: Header, meta: dict[str, Any]) -> Order:
+    match header.kind:
+        case Kind.FREEZE:
+            return do.Freeze(header.interval, header.ticket)
+        case Kind.THAW:
+            return do.Thaw(header.interval)
+    return do.Grant(header.interval, str(meta.get("reason", "")))
+
+
 def frame_of_report(report: Report) -> Frame:
     """A shard's report as a frame."""
     match report:
         case Progressed(epoch, version):
             return Header(Kind.PROGRESS, epoch, iteration=version), None
+        case Measured(epoch, iteration, norms):
+            return Header(Kind.MEASURED, epoch, iteration=iteration), {
+                "norms": [[p, norm] for p, norm in norms.items()]
+            }
         case Frozen(epoch, interval, attempt, clean):
             status = int(clean)
             return Header(
@@ -132,6 +160,8 @@ def report_of_frame(header: Header, meta: dict[str, Any]) -> Report | None:
     match header.kind:
         case Kind.PROGRESS:
             return Progressed(epoch, header.iteration)
+        case Kind.MEASURED:
+            return Measured(epoch, header.iteration, _read(meta, _Norms).by_partition())
         case Kind.FROZEN:
             return Frozen(epoch, header.interval, header.ticket, bool(header.status))
         case Kind.WRITTEN if header.status:

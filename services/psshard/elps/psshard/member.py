@@ -23,6 +23,7 @@ from elps.psshard.ending import Ending
 from elps.psshard.estate import Estate
 from elps.psshard.following import Copy, Following
 from elps.psshard.live import blocks_of
+from elps.psshard.measuring import Measuring
 from elps.psshard.reports import Frozen, Missed, Progressed, Report, Trouble, Written
 from elps.psshard.shelf import Shelf
 from elps.psshard.slab import Array, Slab
@@ -35,7 +36,7 @@ from elps.stream.interval import Interval
 log = structlog.get_logger()
 
 
-class Member(Ending, Working, Voice):
+class Member(Ending, Working, Measuring):
     """One job on one shard."""
 
     def __init__(
@@ -73,7 +74,8 @@ class Member(Ending, Working, Voice):
             else:
                 assignment.check(self.document.dtype)
                 geometry, bound = assignment.geometry, self.document.bound
-                part = part_for(bound)(epoch, geometry, assignment.skipped)
+                clips = self.document.optimizer.clip_norm is not None
+                part = part_for(bound, clips=clips)(epoch, geometry, assignment.skipped)
                 blocks = self._blocks_for(assignment)
                 # What may raise is done: from here on the epoch and all that is of it change together.
                 self._copies.turn(self._owned() if assignment.carried else None, blocks)
@@ -101,6 +103,7 @@ class Member(Ending, Working, Voice):
             self.report(trouble)
         elif not new:
             self._advance_all(epoch)
+            self._tell_norms()
             if low >= 0:
                 self.report(Progressed(epoch, low))
         return new
@@ -333,19 +336,20 @@ class Member(Ending, Working, Voice):
 
     def _advance(self, part: Part, slab: Slab, partition: PartitionId) -> None:
         """Write a partition's next version if it is due, and the one after it if that is due at once."""
-        while True:
-            with self._lock:
-                advance = part.due(partition)
-                aside = self._aside
-            if advance is None:
-                return
-            if aside is not None and aside.version == advance.iteration:
-                aside.take(partition)
-            try:
+        try:
+            while True:
+                self._measure(part, slab, partition)
+                with self._lock:
+                    advance = part.due(partition)
+                    aside = self._aside
+                if advance is None:
+                    return
+                if aside is not None and aside.version == advance.iteration:
+                    aside.take(partition)
                 self._write(slab, advance)
-            except Sealed:
-                return
-            self._advanced(part, advance)
+                self._advanced(part, advance)
+        except Sealed:
+            return
 
     def _advanced(self, part: Part, advance: Advance) -> None:
         with self._changed:

@@ -46,6 +46,7 @@ log = structlog.get_logger()
 Order = (
     Assignment
     | do.AnnounceGate
+    | do.Clip
     | do.Freeze
     | do.Thaw
     | do.Grant
@@ -101,8 +102,8 @@ class Orders:
                 if self.member.assign(epoch, order) and order.checkpoint and order.partitions:
                     name = order.checkpoint
                     self._start(epoch, "load", lambda: self._load(epoch, order, name))
-            case do.AnnounceGate(version):
-                self.member.gate(epoch, version)
+            case do.AnnounceGate() | do.Clip():
+                self._advance(epoch, order)
             case do.Freeze() | do.Thaw() | do.Grant():
                 self._skip(epoch, order)
             case do.CallBack(worker, ticket):
@@ -117,6 +118,13 @@ class Orders:
             case do.TakeStock():
                 if (stock := self.member.stock(epoch)) is not None:
                     self.member.report(Stocked(epoch, stock))
+
+    def _advance(self, epoch: Epoch, order: do.AnnounceGate | do.Clip) -> None:
+        match order:
+            case do.AnnounceGate(version):
+                self.member.gate(epoch, version)
+            case do.Clip(iteration, factor):
+                self.member.clip(epoch, iteration, factor)
 
     def _skip(self, epoch: Epoch, order: do.Freeze | do.Thaw | do.Grant) -> None:
         match order:

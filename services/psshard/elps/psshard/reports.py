@@ -19,6 +19,15 @@ class Progressed:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """Norms of what the partitions here, that collect `iteration`, have of its mean gradient."""
+
+    epoch: Epoch
+    iteration: int
+    norms: dict[PartitionId, float]
+
+
+@dataclass(frozen=True)
 class Frozen:
     """Answer to a freeze."""
 
@@ -94,4 +103,15 @@ class Worked:
     s_per_byte: float
 
 
-Report = Progressed | Frozen | Written | Trouble | Missed | Followed | Unfollowed | Stocked | Worked
+Report = (
+    Progressed
+    | Measured
+    | Frozen
+    | Written
+    | Trouble
+    | Missed
+    | Followed
+    | Unfollowed
+    | Stocked
+    | Worked
+)

@@ -69,6 +69,10 @@ class Slab:
         """Write a partition's next version; see `Block.write`."""
         return self._blocks[advance.partition].write(advance)
 
+    def norm(self, advance: Advance) -> float:
+        """Norm of a partition's part of the mean gradient; see `Block.norm`."""
+        return self._blocks[advance.partition].norm(advance)
+
     def copy(self, partition: PartitionId, version: int) -> dict[str, Array]:
         """Copies of a partition's values at `version` and of its state."""
         return self._blocks[partition].copy(version)

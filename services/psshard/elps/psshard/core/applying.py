@@ -102,6 +102,10 @@ class Applying(Part):
             assert p.version <= self.gate + 1, pid
 
 
-def part_for(staleness: int | None) -> Callable[[Epoch, Geometry, Iterable[Interval]], Part]:
-    """The part that a job needs; None is ``bsp``."""
-    return Part if staleness is None else partial(Applying, staleness=staleness)
+def part_for(
+    staleness: int | None, *, clips: bool = False
+) -> Callable[[Epoch, Geometry, Iterable[Interval]], Part]:
+    """The part that a job needs; None is ``bsp``, where gradients may be clipped."""
+    return (
+        partial(Part, clips=clips) if staleness is None else partial(Applying, staleness=staleness)
+    )

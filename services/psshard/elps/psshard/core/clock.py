@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from elps.contracts.ids import ShardId, WorkerId
 from elps.psshard.core import commands as do
 from elps.psshard.core.batches import Batches, Tail
+from elps.psshard.core.clipping import Clipping, Norms
 from elps.psshard.core.commands import Command, Timing
 from elps.psshard.core.cut import Cut, Hold
 from elps.psshard.core.deadlines import Deadlines
@@ -57,10 +58,12 @@ class Clock(Relocating):
         moving: Moving | None = None,
         replicas: Replicas | None = None,
         ahead: bool = False,
+        factor: float = 1.0,
         batches: Batches | None = None,
         trend: Trend | None = None,
     ) -> None:
-        """`checkpoint` is the newest version in the store; `ahead`: some partition holds the version after `start`;
+        """`checkpoint` is the newest version in the store; `ahead`: some partition holds the version after `start`, and
+        its gradient was multiplied by `factor`;
         `batches` are those of the term, which may have heard plans before; `trend` is that of what was evaluated.
         """
         self.rules = rules
@@ -79,6 +82,7 @@ class Clock(Relocating):
         self.workers = self._lending.workers  #: ready ones; to be read only
         self._deadlines = Deadlines(rules, now)
         self._skipping = Skipping(rules, self._lending, self.skips, self.held)
+        self._clipping = Clipping(rules.clip_norm, self.held, {start: factor} if ahead else {})
         self._least = start + ahead  #: versions before it have been left, somewhere
         self._saving = Saving(rules, checkpoint, now)
         self._rows = Rows(now)
@@ -282,6 +286,13 @@ class Clock(Relocating):
             self._save()
         return self._serve(now)
 
+    def measured(self, shard: ShardId, iteration: int, norms: Norms) -> list[Command]:
+        """A shard has measured what its partitions have of the gradient of an iteration."""
+        if not self.over and iteration >= self.t:
+            self._out += self._clipping.measured(shard, iteration, norms)
+            self.over = any(isinstance(c, do.Fail) for c in self._out)
+        return self._take()
+
     def _save(self) -> None:
         """A version is complete everywhere, and its gate is not announced: checkpoint it if it is time."""
         if self._goal.halt is None:
@@ -289,6 +300,7 @@ class Clock(Relocating):
 
     def _complete(self, now: float) -> None:
         self._deaths.progressed()
+        self._clipping.completed(self.t)
         cut, whole = self._lending.cuts.pop(self.t, None), self.rules.geometry.iteration(self.t)
         skipped = self._skipping.complete(self.t)
         self._rows.complete(self.t, whole.size - skipped, skipped, cut or Cut([]), now)

@@ -42,6 +42,14 @@ class AnnounceGate:
 
 
 @dataclass(frozen=True)
+class Clip:
+    """Tell every shard what the gradient of this iteration is to be multiplied by."""
+
+    iteration: int
+    factor: float
+
+
+@dataclass(frozen=True)
 class WriteCheckpoint:
     """Have every shard copy this version aside and write it. Comes before the version's gate."""
 
@@ -242,6 +250,7 @@ Command = (
     Lend
     | CallBack
     | AnnounceGate
+    | Clip
     | WriteCheckpoint
     | Freeze
     | Thaw

@@ -60,6 +60,8 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
     """It was not owned here: it follows the partition of another shard, or was given to one."""
     applied: tuple[Interval, ...] | None = None
     """Without a barrier: what it has of the iterations from its version on, in order; None under ``bsp``."""
+    factor: float = 1.0
+    """On the gradient of the step to its version, where the job clips."""
 
     def serves(self, version: int) -> bool:
         """Whether a job can go on from this version with it."""
@@ -101,6 +103,8 @@ class Inheritance:
     """Partitions of which a copy goes on in place of their owner."""
     applied: tuple[Applied, ...] | None = None
     """Without a barrier: where each partition is; None under ``bsp``."""
+    factor: float = 1.0
+    """On the gradient of the step from the version, if any partition has taken that: the others must take the same."""
 
     def in_force(self, kept: Iterable[Interval], geometry: Geometry) -> list[Interval]:
         """The skips to go on with; `kept` are those that the store knows."""
@@ -178,6 +182,7 @@ class Stocktaking:
             steps=min(claim.steps for claim in taken),
             promoted=sum(claim.copy for claim in taken),
             applied=_between(taken),
+            factor=next((claim.factor for claim in taken if claim.version > version), 1.0),
         )
 
 

@@ -65,6 +65,8 @@ class Advance:
     """Number of this optimizer step, from 1; of the newest one when `count` is 0."""
     skipped: tuple[Interval, ...] = ()
     """What of the iteration is not counted: a copy that takes the step has to know it, should it take over."""
+    factor: float = 1.0
+    """On the mean gradient, where it is clipped: the same on every partition (`clipping`)."""
 
 
 @dataclass
@@ -77,18 +79,30 @@ class _Partition:
     #: iteration to accepted intervals of it that the shell has not finished adding; >= 0
     adding: Counter[int] = field(default_factory=Counter)
     advancing: bool = False  #: version + 1 is being written over version - 1
+    measuring: bool = False  #: the norm of iteration `version` is being measured, or is known
+    norm: float | None = None  #: of iteration `version`
 
 
 class Part:
     """The partitions of one job on one shard under ``bsp``; `Applying` is the one of the other modes."""
 
-    def __init__(self, epoch: Epoch, geometry: Geometry, skips: Iterable[Interval] = ()) -> None:
+    def __init__(
+        self,
+        epoch: Epoch,
+        geometry: Geometry,
+        skips: Iterable[Interval] = (),
+        *,
+        clips: bool = False,
+    ) -> None:
+        """`clips`: no step is taken before the factor on its gradient is told."""
         self.epoch = epoch  #: the one in force; never changes
         self.geometry = geometry
         self.gate = -1  #: highest announced; every partition of the job holds this version
         self._partitions: dict[PartitionId, _Partition] = {}
         self._skips = IntervalSet(skips)  #: granted: tiles without a contribution
         self._frozen: set[Interval] = set()  #: a skip of these is being decided
+        self._clips = clips
+        self._factors: dict[int, float] = {}  #: iteration to what the leader has told of it
 
     # --- what the leader says -------------------------------------------------------------------------------------
 
@@ -191,15 +205,55 @@ class Part:
     def due(self, partition: PartitionId) -> Advance | None:
         """Begin the partition's next version if its iteration is complete; the shell then writes it."""
         p = self._partitions[partition]
+        if self._clips and p.version not in self._factors:
+            return None
+        step = self._step(partition, p)
+        p.advancing |= step is not None
+        return step
+
+    def _step(self, partition: PartitionId, p: _Partition) -> Advance | None:
+        """The step that is due, if it is."""
         if p.advancing or p.adding[p.version] or self.gate < p.version:
             return None
         whole = self.geometry.iteration(p.version)
         skipped = tuple(self._skips.within(whole))
         if p.accepted.size + sum(s.size for s in skipped) < whole.size:
             return None
-        p.advancing = True
         steps = p.steps + (p.accepted.size > 0)
-        return Advance(partition, p.version, p.accepted.size, steps, skipped)
+        factor = self._factors.get(p.version, 1.0)
+        return Advance(partition, p.version, p.accepted.size, steps, skipped, factor)
+
+    def unmeasured(self, partition: PartitionId) -> Advance | None:
+        """A complete iteration of which the norm is wanted: the shell then measures it. Each is given once."""
+        p = self._partitions[partition]
+        if not self._clips or p.measuring or p.version in self._factors:
+            return None
+        step = self._step(partition, p)
+        p.measuring |= step is not None
+        return step
+
+    def measured(self, step: Advance, norm: float) -> None:
+        """The norm of the partition's part of the mean gradient; 0 if nothing is counted."""
+        p = self._partitions[step.partition]
+        if not p.measuring or p.version != step.iteration:
+            raise IllegalEvent(f"partition {step.partition}: nothing is being measured")
+        p.norm = norm
+
+    def norms(self) -> tuple[int, dict[PartitionId, float]] | None:
+        """The oldest iteration and the norms of all partitions that collect it, once every one of them is measured."""
+        low = min((p.version for p in self._partitions.values()), default=-1)
+        if low in self._factors:
+            return None
+        norms = {pid: p.norm for pid, p in self._partitions.items() if p.version == low}
+        known = {pid: norm for pid, norm in norms.items() if norm is not None}
+        return (low, known) if known and len(known) == len(norms) else None
+
+    def clip(self, epoch: Epoch, iteration: int, factor: float) -> None:
+        """What the gradient of an iteration is to be multiplied by. Repeats change nothing."""
+        if epoch == self.epoch:
+            low = min((p.version for p in self._partitions.values()), default=iteration)
+            self._factors = {t: f for t, f in self._factors.items() if t >= low}
+            self._factors[iteration] = factor
 
     def advanced(self, done: Advance) -> None:
         """The next version is written."""
@@ -209,6 +263,7 @@ class Part:
                 f"partition {done.partition} is not being advanced from {done.iteration}"
             )
         p.version, p.steps, p.advancing = p.version + 1, done.step, False
+        p.measuring, p.norm = False, None
         p.accepted.clear()
 
     def reading(self, partition: PartitionId, version: int, *, newest: bool = False) -> Reading:

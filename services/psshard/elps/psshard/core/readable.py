@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from elps.contracts.ids import ShardId, WorkerId
+from elps.psshard.core.clipping import Clipping
 from elps.psshard.core.deadlines import Deadlines
 from elps.psshard.core.goal import Goal
 from elps.psshard.core.lending import Lending
@@ -29,6 +30,7 @@ class Readable:
     _lending: Lending
     _deadlines: Deadlines
     _skipping: Skipping
+    _clipping: Clipping
     _saving: Saving
     _moving: Moving
     _replicas: Replicas
@@ -103,6 +105,8 @@ class Readable:
             return copies
         if awaited := self._skipping.awaited():
             return f"a skip is being decided: waiting for {', '.join(awaited)}"
+        if awaited := self._clipping.awaited(self.t):
+            return f"iteration {self.t} is to be clipped: waiting for {', '.join(awaited)} to measure it"
         cut = self._lending.cuts.get(self.t)
         if cut is not None and cut.computed and self.gate >= self.t:
             return f"iteration {self.t} is computed: waiting for {behind} to complete it"

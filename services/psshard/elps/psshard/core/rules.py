@@ -40,6 +40,8 @@ class Rules:
     """Evaluations in a row that may be no better by `min_delta`; 0: any number."""
     min_delta: float = 0.0
     time_s: float | None = None
+    clip_norm: float | None = None
+    """Largest norm of the mean gradient of an iteration; a longer one is made as long. None: any is taken."""
     staleness: int | None = None
     """Iterations before its own that a training lease may lack; None: ``bsp``, where an iteration has a barrier."""
     first_lease_s: float = 600.0
