@@ -16,6 +16,7 @@ from elps.contracts.epoch import Term
 from elps.contracts.job import Checkpoint, Evaluate
 from elps.contracts.messages import DropJob
 from elps.contracts.topology import manifests_key
+from elps.psshard.core import arriving
 from elps.wire.frames import Header, Kind
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -23,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from data_plane import Proxy, descriptors, eventually
 from hosted import JOB, FakeTrainer, Stack, document, identity
 from leading import (
+    WITHIN_S,
     ask,
     at_least,
     comes_to,
@@ -53,6 +55,27 @@ def test_rows_tell_what_a_trainers_machine_has_left_if_it_says_so(
         expected = tuple(told.values()) if trainer.around else (None, None, None)
         assert found.get(trainer.worker, expected) == expected
     assert any(t.cpu_process == 0.25 for row in stack.leader.rows for t in row.workers)
+
+
+@pytest.mark.parametrize("at", [Kind.MAP, Kind.INITIALISE])
+def test_a_trainer_that_hangs_before_it_is_a_worker_is_given_up_and_another_goes_on(
+    stack_of: Callable[..., Stack], monkeypatch: pytest.MonkeyPatch, at: Kind
+) -> None:
+    stack, over = stack_of(1), threading.Event()
+    message = stack.host(document(), workers=2)
+
+    def hangs(_: FakeTrainer, header: Header) -> bool:
+        return header.kind is not at or not over.wait(60)
+
+    with monkeypatch.context() as short:
+        short.setattr(arriving.Arrivals, "_limits", (0.1, 0.1))
+        hung = stack.trainer(message, 1, before=hangs)
+        eventually(lambda: stack.status().dismissed, WITHIN_S)
+    assert "hung" in stack.status().dismissed[hung.worker]
+    stack.trainer(message, 2)
+    over.set()
+    comes_to(stack, "finished")
+    assert (final(stack) == -30).all()
 
 
 @pytest.mark.parametrize(("trainers", "shards"), [(1, 1), (2, 1), (1, 2), (3, 3)])

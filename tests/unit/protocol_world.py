@@ -63,10 +63,13 @@ class World(Failures):
         focus: str | None = None,
         thorough: bool = False,
         plans: bool = True,
+        asked_first: bool = False,
     ) -> None:
-        """`plans`: the scheduler shares out the batch anew at any time."""
+        """`plans`: the scheduler shares out the batch anew at any time. `asked_first`: no trainer is a worker before
+        it has asked and the values are there, so that the clock must look for those that never do.
+        """
         r = self.r = random.Random(seed)
-        self.off, self.thorough = off, thorough
+        self.off, self.thorough, self.asked_first = off, thorough, asked_first
         self._part, self.clock, self.moving, self.taking = part, clock, moving, taking
         self.replicas, self.numbers = replicas, count(1)
         drawn = r.choice(FOCUSES)

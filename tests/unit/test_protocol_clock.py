@@ -109,6 +109,60 @@ def test_who_never_asks_is_given_up_although_it_was_lent_nothing() -> None:
     assert "nothing asked for" in g.of(do.Dismiss)[1].reason
 
 
+def test_who_was_told_the_map_and_never_asks_is_given_up_although_it_is_no_worker_yet() -> None:
+    g = Game()
+    g("greeted", A)
+    g("greeted", B)
+    g("asked", B)
+    g.now = 49.0
+    assert not g("tick")
+    g("greeted", A)  # again: its time has begun
+    g.now = 51.0
+    g("tick")
+    assert [c.worker for c in g.of(do.Dismiss)] == [A]
+    assert "nothing asked for for 51.0 s, limit 50.0 s" in g.of(do.Dismiss)[0].reason
+    assert not g("tick")
+
+
+def test_who_is_gone_before_it_asked_is_not_waited_for() -> None:
+    g = Game()
+    g("greeted", A)
+    g("brings", A)
+    g("worker_lost", A, "its connection ended")
+    g.now = 1_000.0
+    assert not g("tick")
+
+
+def test_who_may_be_in_an_evaluation_has_the_time_of_one_to_ask() -> None:
+    g = Game(test_samples=8, evaluate_every=1, first_lease_s=600.0)
+    g("greeted", A)
+    g.now = 600.0
+    assert not g("tick")
+    g.now = 631.0
+    g("tick")
+    assert [c.worker for c in g.of(do.Dismiss)] == [A]
+
+
+def test_who_is_to_bring_the_first_values_and_does_not_is_given_up() -> None:
+    g = Game()
+    for w in (A, B):
+        g("greeted", w)
+        g("asked", w)
+    g("brings", A)
+    g.now = 20.0
+    assert not g("tick")
+    g.now = 21.0
+    g("tick")
+    assert [c.worker for c in g.of(do.Dismiss)] == [A]
+    assert "the first values are not there for 21.0 s" in g.of(do.Dismiss)[0].reason
+    g("brings", B)
+    g("worker_ready", B)
+    g("asked", B)
+    g.now = 42.0
+    g("tick")
+    assert "the first values" not in g.of(do.Dismiss)[0].reason, "they are there"
+
+
 def test_who_is_called_back_and_does_not_come_is_given_up() -> None:
     g = Game(A, B)
     g.now = 1.0

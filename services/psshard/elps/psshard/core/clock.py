@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 
 from elps.contracts.ids import ShardId, WorkerId
 from elps.psshard.core import commands as do
+from elps.psshard.core.arriving import Arrivals
 from elps.psshard.core.batches import Batches, Tail
 from elps.psshard.core.commands import Command, Timing
 from elps.psshard.core.cut import Cut, Hold
@@ -78,6 +79,7 @@ class Clock(Relocating):
         self._lending = Lending(rules, self._goal, self.skips, evaluated, self._batches)
         self.workers = self._lending.workers  #: ready ones; to be read only
         self._deadlines = Deadlines(rules, now)
+        self._arrivals = Arrivals(rules, self._deadlines)
         self._skipping = Skipping(rules, self._lending, self.skips, self.held)
         self._least = start + ahead  #: versions before it have been left, somewhere
         self._saving = Saving(rules, checkpoint, now)
@@ -111,10 +113,21 @@ class Clock(Relocating):
         self.expected = set(workers)
         return self._serve(now)
 
+    def greeted(self, worker: WorkerId, now: float) -> list[Command]:
+        """A ready trainer is about to be told the map: it has to ask."""
+        self._arrivals.greeted(worker, now)
+        return self._take()
+
+    def brings(self, worker: WorkerId, now: float) -> list[Command]:
+        """A ready trainer is about to be told to bring version 0."""
+        self._arrivals.brings(worker, now)
+        return self._take()
+
     def worker_ready(self, worker: WorkerId, now: float) -> list[Command]:
         """A worker's process is connected, its task and data agree with the job's."""
         if worker not in self._lending.workers and not self.over:
             self._lending.join(worker, now)
+            self._arrivals.joined()
             self.plan += 1
             self._ready_since = now if self._ready_since is None else self._ready_since
             self._out.append(do.Remark("worker_joined", "ready", worker, self.t))
@@ -137,6 +150,7 @@ class Clock(Relocating):
         return self._serve(now)
 
     def _lose(self, worker: WorkerId, cause: str, now: float, *, died: bool = True) -> None:
+        self._arrivals.gone(worker)
         if worker not in self._lending.workers:
             return
         self.plan += 1
@@ -179,7 +193,8 @@ class Clock(Relocating):
     # --- leases -------------------------------------------------------------------------------------------------------
 
     def asked(self, worker: WorkerId, now: float) -> list[Command]:
-        """A worker has nothing in hand and wants to be lent something."""
+        """A worker has nothing in hand and wants to be lent something; or a trainer that is not admitted yet does."""
+        self._arrivals.asked(worker)
         if worker in self._lending.workers:
             self._lending.ask(worker, now)
         return self._serve(now)
@@ -375,6 +390,9 @@ class Clock(Relocating):
             return self._take()
         if self._begun is not None:
             self._saving.look(now)
+        for worker, reason in self._arrivals.overdue(now):
+            self._out.append(do.Dismiss(worker, reason))
+            self._arrivals.gone(worker)
         if self._complete_everywhere:
             for worker, reason in self._deadlines.overdue(self._lending, self.t, now):
                 self._out.append(do.Dismiss(worker, reason))
