@@ -78,6 +78,25 @@ def test_a_trainer_that_hangs_before_it_is_a_worker_is_given_up_and_another_goes
     assert (final(stack) == -30).all()
 
 
+def test_after_going_back_to_a_checkpoint_it_is_known_how_long_leases_take(
+    stack_of: Callable[..., Stack],
+) -> None:
+    stack = stack_of(1)
+    message = stack.host(document(checkpoint=Checkpoint(every=5)))
+    stack.trainer(message, 1)
+    at_least(stack, 6)
+    lead = stack.leader.hosting._jobs[JOB].lead
+    assert lead is not None
+    before = lead.clock
+    assert before is not None
+    lead.reopen("by hand", must_restore=False)
+    eventually(lambda: lead.clock is not before)
+    assert lead.clock is not None
+    assert lead.clock._deadlines.limit_s("train") < 600
+    comes_to(stack, "finished")
+    assert (final(stack) == -30).all()
+
+
 @pytest.mark.parametrize(("trainers", "shards"), [(1, 1), (2, 1), (1, 2), (3, 3)])
 def test_a_job_runs_to_its_end_exactly(
     stack_of: Callable[..., Stack], trainers: int, shards: int

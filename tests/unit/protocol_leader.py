@@ -18,6 +18,7 @@ from elps.psshard.core import commands as do
 from elps.psshard.core.batches import Batches
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command, Timing
+from elps.psshard.core.deadlines import nothing_seen
 from elps.psshard.core.holes import Applied
 from elps.psshard.core.inheriting import Inheritance, Stocktaking
 from elps.psshard.core.unbarred import UnbarredClock
@@ -62,6 +63,7 @@ class Leader(Successor):
         self.evaluated = -1
         self.metrics: dict[str, float] = {}  #: of that version
         self.batches = Batches()  #: of its term
+        self.seen = nothing_seen()
         self.links = {s.name: (s.from_leader, s.to_leader) for s in world.shards.values()}
         if before is not None:
             self._succeed(before)
@@ -110,6 +112,7 @@ class Leader(Successor):
             ),
             ahead=ahead and "rests-ahead" not in world.off,
             batches=self.batches,
+            seen=self.seen if world.asked_first else None,
         )
         if isinstance(self.clock, UnbarredClock) and applied is not None:
             self.clock.take_over(applied)

@@ -9,6 +9,7 @@ from elps.contracts.ids import ShardId, WorkerId
 from elps.psshard.core import commands as do
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Timing
+from elps.psshard.core.deadlines import nothing_seen
 from elps.psshard.core.deaths import SPARED
 from elps.psshard.core.rules import MAX_DEATHS, Rules
 from elps.stream.geometry import Geometry
@@ -122,6 +123,18 @@ def test_who_was_told_the_map_and_never_asks_is_given_up_although_it_is_no_worke
     assert [c.worker for c in g.of(do.Dismiss)] == [A]
     assert "nothing asked for for 51.0 s, limit 50.0 s" in g.of(do.Dismiss)[0].reason
     assert not g("tick")
+
+
+def test_an_opening_does_not_forget_how_long_leases_take() -> None:
+    seen = nothing_seen()
+    before = Game(A, seen=seen, first_lease_s=600.0)
+    before.now = 0.05
+    before.compute(A)
+    g = Game(A, start=1, seen=seen, first_lease_s=600.0)
+    g.now = 5.1
+    g("tick")
+    assert [c.worker for c in g.of(do.Dismiss)] == [A]
+    assert "limit 5.0 s" in g.of(do.Dismiss)[0].reason
 
 
 def test_who_is_gone_before_it_asked_is_not_waited_for() -> None:

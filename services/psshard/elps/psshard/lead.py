@@ -28,6 +28,7 @@ from elps.psshard.conversation import Conversation
 from elps.psshard.core import commands as do
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command
+from elps.psshard.core.deadlines import nothing_seen
 from elps.psshard.core.inheriting import Inheritance
 from elps.psshard.core.unbarred import UnbarredClock, clock_for
 from elps.psshard.directions import Directions
@@ -66,6 +67,7 @@ class Lead(Resuming):
         self.clock: Clock | None = None  #: None until the job is opened
         self.epoch = Epoch(host.term, 0)  #: n counts openings and exchanges of the map
         self.opened = self.epoch  #: what is said under an epoch since then counts
+        self._seen = nothing_seen()  #: how long leases took; the clock's, over all openings
         self._me, self._bridge = me, bridge
         self._commands = InOrder(host.job, self._execute, self._broken)
         self.keeper = Keeper(host.job, bridge, self.fail)
@@ -122,6 +124,7 @@ class Lead(Resuming):
                     ahead=isinstance(source, Inheritance) and source.ahead,
                     batches=self._directions.batches,
                     trend=self.reporter.trend,
+                    seen=self._seen,
                 )
                 if isinstance(source, Inheritance):
                     if isinstance(clock, UnbarredClock) and source.applied is not None:

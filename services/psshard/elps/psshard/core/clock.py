@@ -23,7 +23,7 @@ from elps.psshard.core.arriving import Arrivals
 from elps.psshard.core.batches import Batches, Tail
 from elps.psshard.core.commands import Command, Timing
 from elps.psshard.core.cut import Cut, Hold
-from elps.psshard.core.deadlines import Deadlines
+from elps.psshard.core.deadlines import Deadlines, Seen, nothing_seen
 from elps.psshard.core.deaths import Deaths
 from elps.psshard.core.goal import Goal
 from elps.psshard.core.lending import Lending
@@ -60,9 +60,11 @@ class Clock(Relocating):
         ahead: bool = False,
         batches: Batches | None = None,
         trend: Trend | None = None,
+        seen: Seen | None = None,
     ) -> None:
         """`checkpoint` is the newest version in the store; `ahead`: some partition holds the version after `start`;
-        `batches` are those of the term, which may have heard plans before; `trend` is that of what was evaluated.
+        `batches` are those of the term, which may have heard plans before; `trend` is that of what was evaluated;
+        `seen` is how long leases took before this clock began.
         """
         self.rules = rules
         self.start = start
@@ -78,7 +80,7 @@ class Clock(Relocating):
         self._batches = batches or Batches()
         self._lending = Lending(rules, self._goal, self.skips, evaluated, self._batches)
         self.workers = self._lending.workers  #: ready ones; to be read only
-        self._deadlines = Deadlines(rules, now)
+        self._deadlines = Deadlines(rules, now, nothing_seen() if seen is None else seen)
         self._arrivals = Arrivals(rules, self._deadlines)
         self._skipping = Skipping(rules, self._lending, self.skips, self.held)
         self._least = start + ahead  #: versions before it have been left, somewhere
