@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -176,6 +177,27 @@ def test_the_idle_time_may_be_longer_than_the_progress_time(
     with pytest.raises(TimeoutError):
         near.receive(idle_s=0.3)
     assert time.monotonic() - began >= 0.25
+
+
+@pytest.mark.parametrize("sent", [0, HEADER_BYTES + 100])
+def test_while_the_machine_stands_still_nobody_falls_silent(
+    raw: tuple[Connection, socket.socket], monkeypatch: pytest.MonkeyPatch, sent: int
+) -> None:
+    """Each look at the time is an hour after the one before; the peer goes on after some."""
+    connection, far = raw
+    frame, looks = wire_bytes(None, BODY), iter(range(1_000))
+
+    def monotonic() -> float:
+        look = next(looks)
+        if look == 12:
+            far.sendall(frame[sent:])
+        return look * 3_600.0
+
+    monkeypatch.setattr(module, "SLICE_S", 0.02)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
+    far.sendall(frame[:sent])
+    assert body_of(connection, connection.receive(idle_s=20)) == BODY
+    assert next(looks) > 12
 
 
 @pytest.mark.parametrize("sent", [1, HEADER_BYTES - 1, HEADER_BYTES + 100])

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from protocol_game import A, B, C, Game, S, V
 
 from elps.contracts.ids import ShardId, WorkerId
 from elps.psshard.core import commands as do
+from elps.psshard.core.awake import LATE_S, Awake
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Timing
 from elps.psshard.core.deadlines import nothing_seen
@@ -174,6 +177,32 @@ def test_who_is_to_bring_the_first_values_and_does_not_is_given_up() -> None:
     g.now = 42.0
     g("tick")
     assert "the first values" not in g.of(do.Dismiss)[0].reason, "they are there"
+
+
+def test_where_the_machine_stood_still_nobody_is_given_up_for_it() -> None:
+    g, awake = Game(A), Awake(0.0)
+
+    def tick(at: float) -> list[WorkerId]:
+        g.now = awake.at(at)
+        g("tick")
+        return [c.worker for c in g.of(do.Dismiss)]
+
+    assert not tick(0.1)
+    assert not tick(60.1)
+    assert not tick(120.1), "the limit is 20 s, of which 2.1 have passed"
+    for tenth in range(178):
+        assert not tick(120.2 + tenth / 10)
+    assert tick(138.3) == [A], "it hangs, and is found"
+
+
+@given(gaps=st.lists(st.floats(0, 1e4), min_size=1, max_size=50))
+def test_waking_time_goes_on_with_each_look_and_by_a_second_at_most(gaps: list[float]) -> None:
+    awake, at, before = Awake(5.0), 5.0, 5.0
+    for gap in gaps:
+        at += gap
+        now = awake.at(at)
+        assert now - before == pytest.approx(min(gap, LATE_S), abs=1e-6)
+        before = now
 
 
 def test_who_is_called_back_and_does_not_come_is_given_up() -> None:

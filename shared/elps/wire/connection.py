@@ -23,6 +23,8 @@ Buffer = memoryview | bytearray | bytes
 
 PROGRESS_S = 20.0
 """A frame that was begun makes progress within this time, or the connection is given up."""
+SLICE_S = 1.0
+"""Waits are counted in slices, none as more than that: while this process stood still, its peer may have, too."""
 DEAD_PEER_MS = 10_000
 """Data that a peer's machine does not acknowledge for this long ends the connection."""
 SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
@@ -109,7 +111,7 @@ class Connection:
 
         `idle_s`: raise `TimeoutError` when no frame begins within this time; None waits as long as the peer lives.
         """
-        piece_s = PROGRESS_S if idle_s is None else min(max(idle_s, 0.001), PROGRESS_S)
+        piece_s = PROGRESS_S if idle_s is None else min(max(idle_s, 0.001), SLICE_S)
         if piece_s != self._piece_s:
             try:
                 self._timeout(socket.SO_RCVTIMEO, piece_s)
@@ -117,14 +119,15 @@ class Connection:
                 raise self._lost(error) from None
             self._piece_s = piece_s
         view = memoryview(self._head)
-        since = time.monotonic() if idle_s is not None else 0.0
-        got = -1
+        got, waited_s = -1, 0.0
         while got < 0:
+            began = time.monotonic()
             try:
                 with self._read_lock:
                     got = self._sock.recv_into(view, HEADER_BYTES)
             except (BlockingIOError, TimeoutError):
-                if idle_s is not None and time.monotonic() - since >= idle_s * 0.99:
+                waited_s += min(time.monotonic() - began, piece_s)
+                if idle_s is not None and waited_s >= idle_s * 0.99:
                     raise TimeoutError(f"{self.peer} has sent nothing for {idle_s:g} s") from None
             except OSError as error:
                 raise self._lost(error) from None
@@ -181,8 +184,9 @@ class Connection:
             left -= len(piece)
 
     def _fill(self, view: memoryview) -> None:
-        since = time.monotonic()
+        waited_s = 0.0
         while len(view):
+            began = time.monotonic()
             try:
                 with self._read_lock:
                     got = self._sock.recv_into(view, len(view), socket.MSG_WAITALL)
@@ -194,8 +198,10 @@ class Connection:
                 self.close()
                 raise ConnectionEnded(f"{self.peer} closed the connection in the middle of a frame")
             if got > 0:
-                view, since = view[got:], time.monotonic()
-            elif time.monotonic() - since > PROGRESS_S:
+                view, waited_s = view[got:], 0.0
+                continue
+            waited_s += min(time.monotonic() - began, self._piece_s or PROGRESS_S)
+            if waited_s >= PROGRESS_S * 0.99:
                 self.close()
                 raise ConnectionEnded(
                     f"{self.peer} stopped in the middle of a frame {PROGRESS_S:.0f} s ago"
