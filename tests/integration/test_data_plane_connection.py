@@ -245,6 +245,31 @@ def test_a_peer_that_does_not_read_ends_the_connection_after_the_progress_time(
     far.close()
 
 
+@pytest.mark.parametrize("waits_for", ["a frame", "the rest of one", "room to send"])
+def test_who_waits_is_asked_between_and_may_end_the_wait(
+    monkeypatch: pytest.MonkeyPatch, waits_for: str
+) -> None:
+    monkeypatch.setattr(module, "SLICE_S", 0.02)
+    near, far = sockets()
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    connection, looks = Connection(near, "far"), iter(range(10**6))
+
+    def between() -> None:
+        if next(looks) == 3:
+            raise KeyError("enough")
+
+    connection.between = between
+    began = time.monotonic()
+    if waits_for == "the rest of one":
+        far.sendall(wire_bytes(None, BODY)[:-1])
+    waits = send_for_ever if waits_for == "room to send" else frame_of
+    with pytest.raises(KeyError):
+        waits(connection)
+    assert time.monotonic() - began < 10
+    assert connection.closed, "a part of a frame must not be taken for the next"
+    far.close()
+
+
 def test_a_close_wakes_a_waiting_reader_and_a_blocked_sender(
     ends: tuple[Connection, Connection],
 ) -> None:
