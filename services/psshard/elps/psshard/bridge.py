@@ -27,7 +27,7 @@ class Bridge:
     def __init__(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
         self.store = store
         self.store_trouble = ""
-        """What the store answered last to who wrote a checkpoint here, while that was a refusal; set by any thread."""
+        """What the store answered last to who wrote or loaded a checkpoint here, if it refused; set by any thread."""
         self._loop = loop
         self._lock = threading.Lock()
         self._rows = Backlog()

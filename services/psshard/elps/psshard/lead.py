@@ -377,6 +377,7 @@ class Lead(Resuming):
                 awake,
                 unreachable=self._peers.out_of_reach(now, holders),
                 beginning=self.beginning.waiting_for(),
+                from_store=self.origin.manifest is not None,
                 store_trouble=self.keeper.trouble,
                 lag=self.reporter.lag(now, LAGS_S, self.keeper.trouble),
                 pausing=said.pause_wanted,

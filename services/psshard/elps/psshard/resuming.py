@@ -61,6 +61,11 @@ class Resuming:
         with self.beginning.deciding:
             self._lose(set(gone), f"{', '.join(sorted(gone))} lost")
 
+    @property
+    def goes_back(self) -> bool:
+        """Whether it is about to go back to the newest checkpoint; call it under the lock."""
+        return self._reopening == self.epoch
+
     def _lose(self, gone: set[ShardId], why: str) -> None:
         with self.lock:
             clock, left = self.clock, [s for s in self._peers if s not in gone]
