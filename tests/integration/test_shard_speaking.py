@@ -138,6 +138,30 @@ def host(number: int, nonce: int = 9) -> HostJob:
     )  # fmt: skip
 
 
+async def test_a_job_whose_term_before_is_still_at_the_store_is_shown_under_the_new_one_last() -> (
+    None
+):
+    asked, answers = asyncio.Event(), asyncio.Event()
+
+    class Slow(MemoryStore):
+        async def hash_all(self, key: str) -> dict[str, bytes]:
+            asked.set()
+            await answers.wait()
+            return await super().hash_all(key)
+
+    me = ShardId("s2")  # which leads, so that it asks the store
+    bridge = Bridge(Slow(), asyncio.get_running_loop())
+    hosting = Hosting(me, bridge)
+    hosting.host(host(5))
+    async with asyncio.timeout(BOUND_S):
+        await asked.wait()
+    hosting.drop(DropJob(job=JobId("job"), term=Term(5, 9)))
+    hosting.host(host(6))
+    assert [shown.term.number for shown in hosting.status()] == [5, 6]
+    answers.set()
+    hosting.close("the test is over")
+
+
 async def test_a_term_that_is_over_is_refused_in_the_beat_until_a_higher_one_comes() -> None:
     bus, beats, stop = MemoryBus(MemoryBroker()), asyncio.Queue[ShardBeat](), asyncio.Event()
 
