@@ -281,13 +281,15 @@ def shards_of(
     places: list[tuple[int, list[tuple[int, int, int]]]],
     worker: str = "job-w1",
     epoch: Epoch = EPOCH,
+    called_away: Callable[[], bool] = lambda: False,
 ) -> Shards:
     """A trainer's connections to shards at these ports."""
     named = [
         {"id": f"shard-{n}", "host": "127.0.0.1", "port": port, "partitions": partitions}
         for n, (port, partitions) in enumerate(places, 1)
     ]
-    return Shards(start_trainer(doc, worker), epoch, named, np.dtype(doc.dtype).itemsize)
+    itemsize = np.dtype(doc.dtype).itemsize
+    return Shards(start_trainer(doc, worker), epoch, named, itemsize, called_away)
 
 
 def pull(trainer: Shards, version: int, ticket: int, into: np.ndarray[Any, Any]) -> Status:

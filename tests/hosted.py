@@ -114,7 +114,7 @@ class Host:
 
     def status(self) -> HostedJob:
         """What the beat would show of the job; of one that was dropped, as long as it is being closed."""
-        return self.hosting.status()[0]
+        return self.hosting.status()[-1]
 
     def close(self) -> None:
         """As a shard that leaves."""

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -178,6 +179,27 @@ def test_the_idle_time_may_be_longer_than_the_progress_time(
     assert time.monotonic() - began >= 0.25
 
 
+@pytest.mark.parametrize("sent", [0, HEADER_BYTES + 100])
+def test_while_the_machine_stands_still_nobody_falls_silent(
+    raw: tuple[Connection, socket.socket], monkeypatch: pytest.MonkeyPatch, sent: int
+) -> None:
+    """Each look at the time is an hour after the one before; the peer goes on after some."""
+    connection, far = raw
+    frame, looks = wire_bytes(None, BODY), iter(range(1_000))
+
+    def monotonic() -> float:
+        look = next(looks)
+        if look == 12:
+            far.sendall(frame[sent:])
+        return look * 3_600.0
+
+    monkeypatch.setattr(module, "SLICE_S", 0.02)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
+    far.sendall(frame[:sent])
+    assert body_of(connection, connection.receive(idle_s=20)) == BODY
+    assert next(looks) > 12
+
+
 @pytest.mark.parametrize("sent", [1, HEADER_BYTES - 1, HEADER_BYTES + 100])
 def test_a_peer_that_stops_within_a_frame_is_given_up_after_the_progress_time(
     raw: tuple[Connection, socket.socket], monkeypatch: pytest.MonkeyPatch, sent: int
@@ -220,6 +242,31 @@ def test_a_peer_that_does_not_read_ends_the_connection_after_the_progress_time(
         send_for_ever(connection)
     assert time.monotonic() - began < 5
     assert connection.closed
+    far.close()
+
+
+@pytest.mark.parametrize("waits_for", ["a frame", "the rest of one", "room to send"])
+def test_who_waits_is_asked_between_and_may_end_the_wait(
+    monkeypatch: pytest.MonkeyPatch, waits_for: str
+) -> None:
+    monkeypatch.setattr(module, "SLICE_S", 0.02)
+    near, far = sockets()
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    connection, looks = Connection(near, "far"), iter(range(10**6))
+
+    def between() -> None:
+        if next(looks) == 3:
+            raise KeyError("enough")
+
+    connection.between = between
+    began = time.monotonic()
+    if waits_for == "the rest of one":
+        far.sendall(wire_bytes(None, BODY)[:-1])
+    waits = send_for_ever if waits_for == "room to send" else frame_of
+    with pytest.raises(KeyError):
+        waits(connection)
+    assert time.monotonic() - began < 10
+    assert connection.closed, "a part of a frame must not be taken for the next"
     far.close()
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -16,6 +18,8 @@ from elps.contracts.epoch import Term
 from elps.contracts.job import Checkpoint, Evaluate
 from elps.contracts.messages import DropJob
 from elps.contracts.topology import manifests_key
+from elps.psshard import lead
+from elps.psshard.core import arriving
 from elps.wire.frames import Header, Kind
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -23,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from data_plane import Proxy, descriptors, eventually
 from hosted import JOB, FakeTrainer, Stack, document, identity
 from leading import (
+    WITHIN_S,
     ask,
     at_least,
     comes_to,
@@ -53,6 +58,72 @@ def test_rows_tell_what_a_trainers_machine_has_left_if_it_says_so(
         expected = tuple(told.values()) if trainer.around else (None, None, None)
         assert found.get(trainer.worker, expected) == expected
     assert any(t.cpu_process == 0.25 for row in stack.leader.rows for t in row.workers)
+
+
+@pytest.mark.parametrize("at", [Kind.MAP, Kind.INITIALISE])
+def test_a_trainer_that_hangs_before_it_is_a_worker_is_given_up_and_another_goes_on(
+    stack_of: Callable[..., Stack], monkeypatch: pytest.MonkeyPatch, at: Kind
+) -> None:
+    stack, over = stack_of(1), threading.Event()
+    message = stack.host(document(), workers=2)
+
+    def hangs(_: FakeTrainer, header: Header) -> bool:
+        return header.kind is not at or not over.wait(60)
+
+    with monkeypatch.context() as short:
+        short.setattr(arriving.Arrivals, "_limits", (0.1, 0.1))
+        hung = stack.trainer(message, 1, before=hangs)
+        eventually(lambda: stack.status().dismissed, WITHIN_S)
+    assert "hung" in stack.status().dismissed[hung.worker]
+    stack.trainer(message, 2)
+    over.set()
+    comes_to(stack, "finished")
+    assert (final(stack) == -30).all()
+
+
+def test_where_the_machine_stood_still_no_trainer_is_given_up_for_it(
+    stack_of: Callable[..., Stack], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack, looks, goes_on = stack_of(1), iter(range(10**9)), threading.Event()
+    message = stack.host(document())
+    slept_s = 0.0
+
+    def computes(_: FakeTrainer, header: Header) -> bool:
+        return header.kind is not Kind.TRAIN or header.iteration < 5 or goes_on.wait(60)
+
+    def monotonic() -> float:
+        next(looks)
+        return time.monotonic() + slept_s
+
+    monkeypatch.setattr(lead, "time", SimpleNamespace(monotonic=monotonic))
+    stack.trainer(message, 1, before=computes)
+    at_least(stack, 5)
+    slept_s = 10_000.0
+    since = next(looks)
+    eventually(lambda: next(looks) > since + 20)  # the leader has looked at its deadlines
+    assert stack.status().dismissed == {}
+    goes_on.set()
+    comes_to(stack, "finished")
+    assert (final(stack) == -30).all()
+
+
+def test_after_going_back_to_a_checkpoint_it_is_known_how_long_leases_take(
+    stack_of: Callable[..., Stack],
+) -> None:
+    stack = stack_of(1)
+    message = stack.host(document(checkpoint=Checkpoint(every=5)))
+    stack.trainer(message, 1)
+    at_least(stack, 6)
+    leader = stack.leader.hosting._jobs[JOB].lead
+    assert leader is not None
+    before = leader.clock
+    assert before is not None
+    leader.reopen("by hand", must_restore=False)
+    eventually(lambda: leader.clock is not before)
+    assert leader.clock is not None
+    assert leader.clock._deadlines.limit_s("train") < 600
+    comes_to(stack, "finished")
+    assert (final(stack) == -30).all()
 
 
 @pytest.mark.parametrize(("trainers", "shards"), [(1, 1), (2, 1), (1, 2), (3, 3)])

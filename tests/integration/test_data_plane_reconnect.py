@@ -17,11 +17,11 @@ from elps.contracts.job import Batch, Optimizer
 from elps.psshard.listener import Listener
 from elps.stream.interval import Interval
 from elps.wire import connection as wire
-from elps.wire.connection import Connection
+from elps.wire.connection import Connection, ConnectionEnded
 from elps.wire.frames import HEADER_BYTES, Header, Kind, Status
 from elps.wire.handshake import Hello, dial
 from elps.worker.trainer import shards as module
-from elps.worker.trainer.reaching import ShardUnreachable
+from elps.worker.trainer.reaching import CalledAway, ShardUnreachable
 from elps.worker.trainer.shards import Shards
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -209,6 +209,55 @@ def test_a_shard_that_stops_answering_is_named_within_a_bounded_time(
     with pytest.raises(ShardUnreachable, match="shard-1"):
         pull(trainer, 0, 1, ones(shard))
     assert time.monotonic() - began < 15
+    proxy.flowing.set()
+    trainer.close()
+
+
+@pytest.mark.parametrize("owes", ["a pull", "a push"])
+def test_what_the_leader_says_meanwhile_counts_before_the_silence_of_a_shard_has_lasted(
+    shard: Shard, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, owes: str
+) -> None:
+    """Its process stands still, and the leader has given its partitions to others long before its connection ends."""
+    monkeypatch.setattr(wire, "SLICE_S", 0.1)
+    looks, says = iter(range(10**6)), 3
+
+    def called_away() -> bool:
+        return next(looks) >= says
+
+    trainer = shards_of(
+        shard.member.document, [(proxy.port, shard.partitions)], called_away=called_away
+    )
+    trainer.connect()
+    assert pull(trainer, 0, 1, ones(shard)) is Status.OK
+    proxy.flowing.clear()
+    began = time.monotonic()
+    asks = {
+        "a pull": lambda: pull(trainer, 0, 2, ones(shard)),
+        "a push": lambda: push(trainer, 0, Interval(0, 4), ones(shard)),
+    }
+    with pytest.raises(CalledAway, match="shard-1 has not answered"):
+        asks[owes]()
+    assert time.monotonic() - began < module.SILENT_S / 2
+    assert next(looks) == says + 1, "it was asked between, and at once followed"
+    proxy.flowing.set()
+    trainer.close()
+
+
+def test_a_trainer_that_waits_for_a_shard_while_its_leader_is_gone_waits_no_longer(
+    shard: Shard, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "SLICE_S", 0.1)
+
+    def gone() -> bool:
+        raise ConnectionEnded("the leader has closed the connection")
+
+    trainer = shards_of(shard.member.document, [(proxy.port, shard.partitions)], called_away=gone)
+    trainer.connect()
+    proxy.flowing.clear()
+    began = time.monotonic()
+    with pytest.raises(CalledAway):
+        pull(trainer, 0, 1, ones(shard))
+    assert time.monotonic() - began < module.SILENT_S / 2
     proxy.flowing.set()
     trainer.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,16 +12,21 @@ from typing import Any
 import msgspec
 import pytest
 
+from elps.contracts.errors import RetryLater
+from elps.contracts.ids import ShardId
 from elps.contracts.job import Batch, Checkpoint, JobDocument
 from elps.contracts.messages import DropJob, HostJob
 from elps.contracts.state import Progress
 from elps.contracts.topology import chunk_key, manifests_key
+from elps.psshard import orders
 from elps.storage.checkpoints import (
     Manifest,
+    load_partition,
     read_manifest,
     write_manifest,
 )
 from elps.storage.memory import MemoryStore
+from elps.storage.port import Store
 from elps.wire.frames import Header, Kind
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -135,6 +141,46 @@ def test_a_job_goes_on_from_its_newest_checkpoint(
     assert Kind.INITIALISE not in trainer.seen
     assert (final(stack) == -30).all()
     assert stack.status().progress.redone_iterations == 5  # type: ignore[union-attr]
+
+
+def test_while_shards_load_a_checkpoint_the_store_is_named_if_it_refuses(
+    stack_of: Callable[..., Stack], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack, away = stack_of(), threading.Event()
+    two_checkpoints(stack, EVERY_10)
+    away.set()
+
+    async def load(store: Store, manifest: Manifest, number: int) -> dict[str, Any]:
+        if away.is_set():
+            raise RetryLater("the store is away")
+        return await load_partition(store, manifest, number)
+
+    monkeypatch.setattr(orders, "load_partition", load)
+    message = stack.host(EVERY_10, 2, progress=Progress(iteration=25, checkpoint=20))
+    stack.trainer(message, 2)
+    said = "waiting for the first values on shard-1; the store refuses them: the store is away"
+    eventually(lambda: said in stack.status().reason, WITHIN_S)
+    away.clear()
+    comes_to(stack, "finished")
+    assert (final(stack) == -30).all()
+
+
+def test_a_lost_shard_whose_checkpoint_is_in_a_store_that_is_away_waits_for_the_store_by_name(
+    stack_of: Callable[..., Stack],
+) -> None:
+    stack = stack_of(2)
+    message = stack.host(document(iterations=10**6, checkpoint=Checkpoint(every=5, every_s=0)))
+    stack.trainer(message, 1)
+    eventually(lambda: len(manifests(stack)) == 2, WITHIN_S)
+    stack.store.stop()
+    leader = stack.leader.hosting._jobs[JOB].lead
+    assert leader is not None
+    leader.lose({ShardId("shard-2")})
+    eventually(lambda: stack.status().phase == "loading", WITHIN_S)
+    eventually(lambda: stack.status().reason == "the store does not answer", WITHIN_S)
+    stack.store.start()
+    before = manifests(stack)[0].iteration
+    at_least(stack, before + 1)
 
 
 @pytest.mark.parametrize("shards", [1, 2])

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from msgspec import structs
 
 from elps.contracts.codec import decode, encode
 from elps.contracts.epoch import Term
-from elps.contracts.ids import JobId, ShardId
+from elps.contracts.ids import JobId, ShardId, WorkerId
 from elps.contracts.job import JobDocument
 from elps.contracts.messages import (
     Address,
@@ -20,6 +21,7 @@ from elps.contracts.messages import (
     Refusal,
     ShardBeat,
     ShardCommand,
+    WorkerTiming,
 )
 from elps.contracts.state import Progress
 from elps.messaging.memory import MemoryBroker, MemoryBus
@@ -31,7 +33,8 @@ from elps.psshard.hosting import Hosting
 from elps.runtime.service import Context
 from elps.storage.memory import MemoryStore
 
-BOUND_S = 5.0
+BOUND_S = 30.0
+"""A shard makes its kernels ready before it says a word; for each of the waits."""
 ROW = IterationRow(
     iteration=0, passes=0.0, samples=1, skipped=0, loss=None, duration_s=0.0, at=0.0, term=1, plan=1,
     lr=1.0, workers=[],
@@ -97,6 +100,32 @@ async def test_it_ends_when_it_is_cancelled_while_nothing_is_to_be_said() -> Non
         await ends(task)
 
 
+def row_of(workers: int, iteration: int = 0) -> IterationRow:
+    timing = WorkerTiming(
+        worker=WorkerId("a-worker-of-some-job-1"), samples=64, compute_s=0.0123456789012345, pull_s=0.0123456789012345,
+        wait_s=0.0123456789012345, push_s=0.0123456789012345, lease_s=0.0123456789012345, cpu_process=1.2345678,
+        cpu_host=3.4567891, memory_bytes=16_000_000_000,
+    )  # fmt: skip
+    return structs.replace(ROW, iteration=iteration, workers=[timing] * workers)
+
+
+async def test_what_was_held_back_of_a_job_with_many_workers_goes_in_parts_and_what_never_can_is_dropped() -> (
+    None
+):
+    async with speaking() as (bridge, task, said):
+        for iteration in range(100):
+            bridge.row(JobId("wide"), row_of(200, iteration))
+        bridge.row(JobId("wider"), row_of(30_000))
+        bridge.beat()
+        async with asyncio.timeout(BOUND_S):
+            for _ in range(1 + 8):
+                await said.acquire()
+        assert not task.done()
+        bridge.beat()
+        async with asyncio.timeout(BOUND_S):
+            await said.acquire()
+
+
 # --- what it will not do ----------------------------------------------------------------------------------------------
 
 
@@ -107,6 +136,30 @@ def host(number: int, nonce: int = 9) -> HostJob:
         secret="s", shards=[Address(shard=ShardId("s2"), host="127.0.0.1", port=1)], workers=[],
         progress=Progress(),
     )  # fmt: skip
+
+
+async def test_a_job_whose_term_before_is_still_at_the_store_is_shown_under_the_new_one_last() -> (
+    None
+):
+    asked, answers = asyncio.Event(), asyncio.Event()
+
+    class Slow(MemoryStore):
+        async def hash_all(self, key: str) -> dict[str, bytes]:
+            asked.set()
+            await answers.wait()
+            return await super().hash_all(key)
+
+    me = ShardId("s2")  # which leads, so that it asks the store
+    bridge = Bridge(Slow(), asyncio.get_running_loop())
+    hosting = Hosting(me, bridge)
+    hosting.host(host(5))
+    async with asyncio.timeout(BOUND_S):
+        await asked.wait()
+    hosting.drop(DropJob(job=JobId("job"), term=Term(5, 9)))
+    hosting.host(host(6))
+    assert [shown.term.number for shown in hosting.status()] == [5, 6]
+    answers.set()
+    hosting.close("the test is over")
 
 
 async def test_a_term_that_is_over_is_refused_in_the_beat_until_a_higher_one_comes() -> None:

@@ -286,6 +286,13 @@ class NoDeadlineToCome(NoDeadline):
     kind = "not come"
 
 
+class NoGreeting(Clock):
+    """Who was told the map and never asks is waited for."""
+
+    def greeted(self, worker: WorkerId, now: float) -> list[Command]:
+        return []
+
+
 class NoDeadlineToAsk(NoDeadline):
     """Who asks for nothing is waited for."""
 
@@ -389,6 +396,11 @@ FAULTS = {
         "a worker that asks for nothing is waited for",
         1_000,
         {"clock": NoDeadlineToAsk, "focus": "hangs"},
+    ),
+    "no-greeting": Fault(
+        "a trainer that hangs while the job is opened anew is waited for",
+        200,
+        {"clock": NoGreeting, "focus": "hangs", "asked_first": True},
     ),
     "no-relending": Fault(
         "what is computed and never becomes complete is waited for",

@@ -8,6 +8,7 @@ from elps.contracts.ids import ShardId, WorkerId
 from elps.psshard.core import commands as do
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command, Timing
+from elps.psshard.core.deadlines import Seen
 from elps.psshard.core.rules import Rules
 from elps.stream.geometry import Geometry
 
@@ -18,11 +19,19 @@ A, B, C, D = (WorkerId(f"w{i}") for i in range(1, 5))
 class Game:
     """A clock, and what it commanded."""
 
-    def __init__(self, *workers: WorkerId, start: int = 0, skips: Any = (), **rules: Any) -> None:
+    def __init__(
+        self,
+        *workers: WorkerId,
+        start: int = 0,
+        skips: Any = (),
+        seen: Seen | None = None,
+        **rules: Any,
+    ) -> None:
         terms = {"iterations": 10, "first_lease_s": 20.0, "floor_s": 5.0} | rules
         geometry = terms.pop("geometry", Geometry(samples=100, batch=4))
         self.now = 0.0
-        self.clock = Clock(Rules(geometry, **terms), [S, V], start, 0.0, skips=skips)
+        fixed = Rules(geometry, **terms)
+        self.clock = Clock(fixed, [S, V], start, 0.0, skips=skips, seen=seen)
         self.said: list[Command] = []  #: by the newest event
         self.all: list[Command] = []
         self.held(start)

@@ -18,6 +18,7 @@ from elps.psshard.core import commands as do
 from elps.psshard.core.batches import Batches
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command, Timing
+from elps.psshard.core.deadlines import nothing_seen
 from elps.psshard.core.holes import Applied
 from elps.psshard.core.inheriting import Inheritance, Stocktaking
 from elps.psshard.core.unbarred import UnbarredClock
@@ -45,6 +46,7 @@ class Leader(Successor):
         self.wanted_at = 0  #: version at which that was said last
         self.commands: deque[tuple[Epoch, Command]] = deque()
         self.trainers: dict[str, Trainer] = {}  #: connected
+        self._waiting: dict[str, Trainer] = {}  #: have asked, and are no workers yet
         self.skips = list(world.job.skips)
         self.checkpoints: dict[int, list[State]] = {}
         self.epoch = self.opened = Epoch(Term(1, 7), -1)
@@ -61,6 +63,7 @@ class Leader(Successor):
         self.evaluated = -1
         self.metrics: dict[str, float] = {}  #: of that version
         self.batches = Batches()  #: of its term
+        self.seen = nothing_seen()
         self.links = {s.name: (s.from_leader, s.to_leader) for s in world.shards.values()}
         if before is not None:
             self._succeed(before)
@@ -95,6 +98,7 @@ class Leader(Successor):
         self.rolling_back = self.resting = False
         self.start = self.wanted_at = start
         self.lent: dict[int, set[Interval]] = {}
+        self._waiting = {}
         self.ticket, self.row = 0, self.start
         self.collecting: dict[ShardId, dict[int, State]] = {}
         self.writing, self.carried = -1, None
@@ -114,6 +118,7 @@ class Leader(Successor):
             ahead=ahead and "rests-ahead" not in world.off,
             factor=factor,
             batches=self.batches,
+            seen=self.seen if world.asked_first else None,
         )
         if isinstance(self.clock, UnbarredClock) and applied is not None:
             self.clock.take_over(applied)
@@ -148,8 +153,24 @@ class Leader(Successor):
         """A trainer is connected and ready."""
         if self.clock is None:
             return
+        now = self.world.now
+        if self.world.asked_first:
+            self.event(self.epoch, lambda c: c.greeted(trainer.name, now))
+            self._tell_map(trainer)
+            return
         self._tell_map(trainer)
-        self.event(self.epoch, lambda c: c.worker_ready(trainer.name, self.world.now))
+        self.event(self.epoch, lambda c: c.worker_ready(trainer.name, now))
+
+    def _admit(self) -> None:
+        """Trainers that have asked are workers once the values are there."""
+        clock = self.clock
+        if clock is None or min(clock.held.values()) < clock.start:
+            return
+        while self._waiting:
+            name, trainer = self._waiting.popitem()
+            if name not in clock.workers and name in self.trainers:
+                self.event(self.epoch, lambda c, w=trainer.name: c.worker_ready(w, self.world.now))  # type: ignore[misc]
+                self.event(self.epoch, lambda c, w=trainer.name: c.asked(w, self.world.now))  # type: ignore[misc]
 
     def _tell_map(self, trainer: Trainer) -> None:
         link, since = trainer.from_leader, self.opened.n
@@ -248,6 +269,9 @@ class Leader(Successor):
         if "no-lineage" in self.world.off and epoch != self.epoch:
             return
         self._from(trainer, epoch, lambda c: c.asked(trainer.name, self.world.now))
+        if self.world.asked_first and self._counts(epoch):
+            self._waiting[trainer.name] = trainer
+            self._admit()
 
     def computed(
         self, w: Trainer, epoch: Epoch, t: int, interval: Interval, loss: float, timing: Timing
@@ -275,6 +299,8 @@ class Leader(Successor):
     def progressed(self, s: ShardId, epoch: Epoch, version: int) -> None:
         exchange = epoch.n - self.opened.n
         self.event(epoch, lambda c: c.progressed(s, version, self.world.now, exchange))
+        if self.world.asked_first:
+            self._admit()
 
     def measured(self, s: ShardId, epoch: Epoch, t: int, norms: dict[PartitionId, float]) -> None:
         self.event(epoch, lambda c: c.measured(s, t, norms))

@@ -67,10 +67,14 @@ class World(Failures):
         thorough: bool = False,
         plans: bool = True,
         clips: bool = False,
+        asked_first: bool = False,
     ) -> None:
-        """`plans`: the scheduler shares out the batch anew at any time. `clips`: the job clips its gradients."""
+        """`plans`: the scheduler shares out the batch anew at any time. `clips`: the job clips its gradients.
+        `asked_first`: no trainer is a worker before it has asked and the values are there, so that the clock must look
+        for those that never do.
+        """
         r = self.r = random.Random(seed)
-        self.off, self.thorough = off, thorough
+        self.off, self.thorough, self.asked_first = off, thorough, asked_first
         self._part, self.clock, self.moving, self.taking = part, clock, moving, taking
         self.replicas, self.numbers = replicas, count(1)
         drawn = r.choice(FOCUSES)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from protocol_game import A, B, C, Game, S, V
 
 from elps.contracts.ids import ShardId, WorkerId
 from elps.psshard.core import commands as do
+from elps.psshard.core.awake import LATE_S, Awake
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Timing
+from elps.psshard.core.deadlines import nothing_seen
 from elps.psshard.core.deaths import SPARED
 from elps.psshard.core.rules import MAX_DEATHS, Rules
 from elps.stream.geometry import Geometry
@@ -107,6 +111,98 @@ def test_who_never_asks_is_given_up_although_it_was_lent_nothing() -> None:
     g("tick")
     assert [c.worker for c in g.of(do.Dismiss)] == [A, B]
     assert "nothing asked for" in g.of(do.Dismiss)[1].reason
+
+
+def test_who_was_told_the_map_and_never_asks_is_given_up_although_it_is_no_worker_yet() -> None:
+    g = Game()
+    g("greeted", A)
+    g("greeted", B)
+    g("asked", B)
+    g.now = 49.0
+    assert not g("tick")
+    g("greeted", A)  # again: its time has begun
+    g.now = 51.0
+    g("tick")
+    assert [c.worker for c in g.of(do.Dismiss)] == [A]
+    assert "nothing asked for for 51.0 s, limit 50.0 s" in g.of(do.Dismiss)[0].reason
+    assert not g("tick")
+
+
+def test_an_opening_does_not_forget_how_long_leases_take() -> None:
+    seen = nothing_seen()
+    before = Game(A, seen=seen, first_lease_s=600.0)
+    before.now = 0.05
+    before.compute(A)
+    g = Game(A, start=1, seen=seen, first_lease_s=600.0)
+    g.now = 5.1
+    g("tick")
+    assert [c.worker for c in g.of(do.Dismiss)] == [A]
+    assert "limit 5.0 s" in g.of(do.Dismiss)[0].reason
+
+
+def test_who_is_gone_before_it_asked_is_not_waited_for() -> None:
+    g = Game()
+    g("greeted", A)
+    g("brings", A)
+    g("worker_lost", A, "its connection ended")
+    g.now = 1_000.0
+    assert not g("tick")
+
+
+def test_who_may_be_in_an_evaluation_has_the_time_of_one_to_ask() -> None:
+    g = Game(test_samples=8, evaluate_every=1, first_lease_s=600.0)
+    g("greeted", A)
+    g.now = 600.0
+    assert not g("tick")
+    g.now = 631.0
+    g("tick")
+    assert [c.worker for c in g.of(do.Dismiss)] == [A]
+
+
+def test_who_is_to_bring_the_first_values_and_does_not_is_given_up() -> None:
+    g = Game()
+    for w in (A, B):
+        g("greeted", w)
+        g("asked", w)
+    g("brings", A)
+    g.now = 20.0
+    assert not g("tick")
+    g.now = 21.0
+    g("tick")
+    assert [c.worker for c in g.of(do.Dismiss)] == [A]
+    assert "the first values are not there for 21.0 s" in g.of(do.Dismiss)[0].reason
+    g("brings", B)
+    g("worker_ready", B)
+    g("asked", B)
+    g.now = 42.0
+    g("tick")
+    assert "the first values" not in g.of(do.Dismiss)[0].reason, "they are there"
+
+
+def test_where_the_machine_stood_still_nobody_is_given_up_for_it() -> None:
+    g, awake = Game(A), Awake(0.0)
+
+    def tick(at: float) -> list[WorkerId]:
+        g.now = awake.at(at)
+        g("tick")
+        return [c.worker for c in g.of(do.Dismiss)]
+
+    assert not tick(0.1)
+    assert not tick(60.1)
+    assert not tick(120.1), "the limit is 20 s, of which 2.1 have passed"
+    for tenth in range(178):
+        assert not tick(120.2 + tenth / 10)
+    assert tick(138.3) == [A], "it hangs, and is found"
+
+
+@given(gaps=st.lists(st.floats(0, 1e4), min_size=1, max_size=50))
+def test_waking_time_goes_on_with_each_look_and_by_a_second_at_most(gaps: list[float]) -> None:
+    awake, at, before = Awake(5.0), 5.0, 5.0
+    for gap in gaps:
+        at += gap
+        now = awake.at(at)
+        assert now - before == pytest.approx(min(gap, LATE_S), abs=1e-6)
+        before = now
 
 
 def test_who_is_called_back_and_does_not_come_is_given_up() -> None:

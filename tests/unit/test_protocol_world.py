@@ -36,6 +36,13 @@ def test_every_schedule_ends_exactly_as_the_plain_loop(first: int) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("focus", [None, "hangs"])
+def test_nor_is_anybody_waited_for_who_has_not_asked_yet(focus: str | None) -> None:
+    bad = list(bad_among(range(100), asked_first=True, focus=focus, thorough=True))
+    assert not bad, bad[:5]
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_rule_that_is_left_out_is_found(name: str) -> None:
     fault = FAULTS[name]

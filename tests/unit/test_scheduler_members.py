@@ -337,6 +337,15 @@ def test_trainers_that_are_done_at_once_each_time_fail_their_job() -> None:
     assert "in a row ended before they were ready" in desk.record().reason
 
 
+def test_a_term_that_is_still_closing_on_a_shard_does_not_hide_the_next_one_there() -> None:
+    desk = Desk()
+    desk.start()
+    before, workers = desk.term(), list(desk.workers())
+    over = desk.hosts(term=Term(before.number - 1, 7), phase="failed", leads=True)
+    desk.shard(jobs=[over, desk.hosts(phase="running", ready=workers)])
+    assert (desk.state(), desk.term()) == (JobState.RUNNING, before)
+
+
 def test_trainers_that_are_done_together_are_one_sign_of_the_end_and_not_many() -> None:
     desk = Desk()
     desk.shard()

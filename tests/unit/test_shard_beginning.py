@@ -48,11 +48,12 @@ class Lead:
         self.lock = threading.Lock()
         self.epoch = Epoch(self.host.term, 0)
         self.reopened: list[str] = []
+        self.goes_back = False
         self.keeper: Any = SimpleNamespace(skips=lambda: None, manifests=list, trouble="")
         self.origin = Origin(self.host)
         self.events: list[tuple[str, str]] = []
         self.reporter: Any = SimpleNamespace(
-            event=lambda what, why: self.events.append((what, why))
+            event=lambda what, why: self.events.append((what, why)), progress=self.host.progress
         )
         self.opened: list[Source] = []
         self.failed: list[str] = []
@@ -159,3 +160,18 @@ def test_a_shard_that_does_not_say_what_it_has_is_waited_for_only_so_long() -> N
     assert "b said nothing for 20 s" in lead.events[0][1]
     assert lead.beginning.settled
     lead.beginning.tick(now + 3 * ANSWER_S)
+
+
+def test_who_goes_back_to_a_checkpoint_waits_for_the_store_and_says_so() -> None:
+    lead = Lead()
+    lead.beginning.stocked(A, stock(0), lead.epoch)
+    lead.beginning.stocked(B, stock(1), lead.epoch)
+    lead.beginning.take([A], OPENED, None, "b lost")
+    lead.goes_back = True
+    lead.keeper.trouble = "the store does not answer"
+    assert lead.beginning.waiting_for() == "b lost: waiting for a to say what is there"
+    lead.beginning.stocked(A, stock(0), lead.epoch)
+    assert lead.reopened
+    assert lead.beginning.waiting_for() == "the store does not answer"
+    lead.keeper.trouble = ""
+    assert lead.beginning.waiting_for() == "going back to the newest checkpoint"

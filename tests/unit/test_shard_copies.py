@@ -6,17 +6,21 @@ import queue
 import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from elps.contracts.epoch import Epoch
 from elps.contracts.errors import ProtocolError
-from elps.contracts.ids import ShardId
+from elps.contracts.ids import PartitionId, ShardId
 from elps.psshard import feeding
 from elps.psshard.block import Block, Sealed
+from elps.psshard.copies import Copies
 from elps.psshard.core.part import Advance
 from elps.psshard.feeding import Feeder
+from elps.psshard.following import Copy
 from elps.psshard.member import Member
 from elps.psshard.reports import Followed, Report, Unfollowed
 from elps.psshard.wave import Wave
@@ -76,6 +80,25 @@ def test_an_order_that_is_repeated_has_a_failure_told_again() -> None:
     assert told == Unfollowed(EPOCH, 1, f"{THERE} is out of reach")
     member.follow(EPOCH, wave(1), HERE, no_way)
     assert reports.get(timeout=10) == told
+
+
+def test_the_memory_of_copies_can_be_summed_up_while_more_are_given_up() -> None:
+    """A beat reads it from another thread than that which carries out the leader's word."""
+    copies, first, second = Copies(document()), PartitionId(0), PartitionId(1)
+
+    class Kept:
+        version = 1
+
+        @property
+        def block(self) -> Any:
+            copies.keep({second: Copy(block, (0, 3))})
+            return block
+
+    block: Any = SimpleNamespace(size_bytes=5)
+    kept: Any = Kept()
+    copies.keep({first: kept})
+    assert copies.size_bytes == 5
+    assert set(copies.spare) == {first, second}
 
 
 def test_a_wave_ends_with_its_own_number_and_with_every_later_one() -> None:

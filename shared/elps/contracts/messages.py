@@ -142,6 +142,7 @@ class ShardBeat(Message, frozen=True, kw_only=True, tag="shard"):
     data_port: int
     slots: int
     jobs: list[HostedJob]
+    """A job may be here under two terms, the older one being closed: that comes before the one in force."""
     version: str
     rss_bytes: int = 0
     leaving: bool = False

@@ -12,6 +12,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -23,6 +24,8 @@ Buffer = memoryview | bytearray | bytes
 
 PROGRESS_S = 20.0
 """A frame that was begun makes progress within this time, or the connection is given up."""
+SLICE_S = 1.0
+"""Waits are counted in slices, none as more than that: while this process stood still, its peer may have, too."""
 DEAD_PEER_MS = 10_000
 """Data that a peer's machine does not acknowledge for this long ends the connection."""
 SOCKET_BUFFER_BYTES = 4 * 1024 * 1024
@@ -46,6 +49,8 @@ class Connection:
         self._closed = False
         self._mute = False  #: the peer takes nothing any more; what it had said can still be read
         self._piece_s = 0.0  #: receive time-out set on the socket
+        self.between: Callable[[], None] | None = None
+        """Asked between the slices of a wait; what it raises ends the wait, and the connection with it."""
         sock.settimeout(None)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -53,7 +58,7 @@ class Connection:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_MS)
-        self._timeout(socket.SO_SNDTIMEO, PROGRESS_S)
+        self._timeout(socket.SO_SNDTIMEO, min(SLICE_S, PROGRESS_S))
 
     def _timeout(self, option: int, seconds: float) -> None:
         whole = int(seconds)
@@ -81,15 +86,12 @@ class Connection:
             if self._closed or self._mute:
                 raise ConnectionEnded(f"the connection to {self.peer} is closed")
             try:
-                total = sum(map(len, pieces))
-                sent = self._sock.sendmsg(pieces)
-                if sent < total:
+                try:
+                    sent = self._sock.sendmsg(pieces)
+                except BlockingIOError:
+                    sent = 0
+                if sent < sum(map(len, pieces)):
                     self._send_rest(pieces, sent)
-            except (BlockingIOError, TimeoutError):
-                self.close()
-                raise ConnectionEnded(
-                    f"{self.peer} has read nothing for {PROGRESS_S:.0f} s"
-                ) from None
             except OSError as error:
                 self._mute = True
                 raise ConnectionEnded(f"the connection to {self.peer} is lost: {error}") from None
@@ -99,8 +101,29 @@ class Connection:
             if sent >= len(piece):
                 sent -= len(piece)
                 continue
-            self._sock.sendall(memoryview(piece)[sent:])
-            sent = 0
+            view, sent, waited_s = memoryview(piece)[sent:], 0, 0.0
+            while len(view):
+                began = time.monotonic()
+                try:
+                    taken = self._sock.send(view)
+                except BlockingIOError:
+                    taken = 0
+                view = view[taken:]
+                waited_s = 0.0 if taken else waited_s + min(time.monotonic() - began, SLICE_S)
+                if waited_s >= PROGRESS_S * 0.99:
+                    self.close()
+                    raise ConnectionEnded(f"{self.peer} has read nothing for {PROGRESS_S:.0f} s")
+                if len(view):
+                    self._look()
+
+    def _look(self) -> None:
+        """Between two slices of a wait."""
+        if self.between is not None:
+            try:
+                self.between()
+            except BaseException:
+                self.close()
+                raise
 
     # --- receiving --------------------------------------------------------------------------------------------------
 
@@ -109,7 +132,7 @@ class Connection:
 
         `idle_s`: raise `TimeoutError` when no frame begins within this time; None waits as long as the peer lives.
         """
-        piece_s = PROGRESS_S if idle_s is None else min(max(idle_s, 0.001), PROGRESS_S)
+        piece_s = PROGRESS_S if idle_s is None else min(max(idle_s, 0.001), SLICE_S)
         if piece_s != self._piece_s:
             try:
                 self._timeout(socket.SO_RCVTIMEO, piece_s)
@@ -117,15 +140,17 @@ class Connection:
                 raise self._lost(error) from None
             self._piece_s = piece_s
         view = memoryview(self._head)
-        since = time.monotonic() if idle_s is not None else 0.0
-        got = -1
+        got, waited_s = -1, 0.0
         while got < 0:
+            began = time.monotonic()
             try:
                 with self._read_lock:
                     got = self._sock.recv_into(view, HEADER_BYTES)
             except (BlockingIOError, TimeoutError):
-                if idle_s is not None and time.monotonic() - since >= idle_s * 0.99:
+                waited_s += min(time.monotonic() - began, piece_s)
+                if idle_s is not None and waited_s >= idle_s * 0.99:
                     raise TimeoutError(f"{self.peer} has sent nothing for {idle_s:g} s") from None
+                self._look()
             except OSError as error:
                 raise self._lost(error) from None
         if got == 0:
@@ -181,8 +206,9 @@ class Connection:
             left -= len(piece)
 
     def _fill(self, view: memoryview) -> None:
-        since = time.monotonic()
+        waited_s = 0.0
         while len(view):
+            began = time.monotonic()
             try:
                 with self._read_lock:
                     got = self._sock.recv_into(view, len(view), socket.MSG_WAITALL)
@@ -194,12 +220,15 @@ class Connection:
                 self.close()
                 raise ConnectionEnded(f"{self.peer} closed the connection in the middle of a frame")
             if got > 0:
-                view, since = view[got:], time.monotonic()
-            elif time.monotonic() - since > PROGRESS_S:
+                view, waited_s = view[got:], 0.0
+                continue
+            waited_s += min(time.monotonic() - began, self._piece_s or PROGRESS_S)
+            if waited_s >= PROGRESS_S * 0.99:
                 self.close()
                 raise ConnectionEnded(
                     f"{self.peer} stopped in the middle of a frame {PROGRESS_S:.0f} s ago"
                 )
+            self._look()
 
     def close(self) -> None:
         """End the connection; a thread that waits in it wakes with `ConnectionEnded`."""

@@ -9,19 +9,18 @@ import os
 import secrets
 import socket
 import sys
+from typing import Any
 
 import structlog
 
 from elps.contracts.codec import decode, encode
-from elps.contracts.errors import RetryLater
+from elps.contracts.errors import InvalidDocument, RetryLater
 from elps.contracts.ids import JobId, ShardId
 from elps.contracts.messages import (
     BatchPlan,
     DirectJob,
     DropJob,
     HostJob,
-    IterationRow,
-    IterationRows,
     ShardBeat,
     ShardCommand,
 )
@@ -39,6 +38,7 @@ from elps.messaging.memory import MemoryBus
 from elps.messaging.port import Delivery, Queue
 from elps.optim import warm_up
 from elps.psshard.bridge import Bridge
+from elps.psshard.core.backlog import bodies, by_job
 from elps.psshard.core.pacing import Pace
 from elps.psshard.hosting import Hosting
 from elps.psshard.listener import Listener
@@ -53,7 +53,6 @@ ROWS_S = 0.1
 """Rows go out at most this often: those of short iterations together, since publishing keeps data threads waiting."""
 BALANCED_ROWS_S = 0.02
 """The same for jobs whose batches follow the timings in them."""
-ROWS_AT_ONCE = 200
 DRAIN_LOOK_S = 0.05
 LAST_WORD_S = 2.0
 """How long a shard that leaves tries to send what its jobs have told."""
@@ -183,14 +182,11 @@ class ShardService:
                 while events:
                     event = events[0]
                     key = event_key(event.job, event.what)
-                    await self._context.bus.publish(EVENTS, key, encode(event), confirm=False)
+                    await self._send(EVENTS, key, encode(event))
                     events.pop(0)
-                for job, some in _grouped(rows):
-                    balanced = hosting.balanced(job)
-                    body = encode(IterationRows(job=job, rows=some, balanced=balanced))
-                    await self._context.bus.publish(
-                        TELEMETRY, telemetry_key(job), body, confirm=False
-                    )
+                for job, some in by_job(rows):
+                    for body in bodies(job, some, balanced=hosting.balanced(job)):
+                        await self._send(TELEMETRY, telemetry_key(job), body)
                 if self._unheard:
                     log.info("broker_reached", shard=self.id)
                 self._unheard = False
@@ -223,23 +219,14 @@ class ShardService:
             leaving=self._leaving,
             obeys=self._obedience.to,
         )
-        await self._context.bus.publish(
-            MEMBERS, SHARD_BEAT, encode(beat), confirm=False, timeout_s=1.0
-        )
+        await self._send(MEMBERS, SHARD_BEAT, encode(beat), timeout_s=1.0)
 
-
-def _grouped(
-    rows: list[tuple[JobId, IterationRow]],
-) -> list[tuple[JobId, list[IterationRow]]]:
-    """Rows by job, in order, in bodies of bounded size."""
-    jobs: dict[JobId, list[IterationRow]] = {}
-    for job, row in rows:
-        jobs.setdefault(job, []).append(row)
-    return [
-        (job, some[at : at + ROWS_AT_ONCE])
-        for job, some in sorted(jobs.items())
-        for at in range(0, len(some), ROWS_AT_ONCE)
-    ]
+    async def _send(self, exchange: str, key: str, body: bytes, **how: Any) -> None:
+        """Publish. What no broker takes is dropped and logged: training does not end for want of a row."""
+        try:
+            await self._context.bus.publish(exchange, key, body, confirm=False, **how)
+        except InvalidDocument as error:
+            log.error("message_dropped", shard=self.id, exchange=exchange, reason=str(error))
 
 
 @functools.cache

@@ -38,6 +38,10 @@ class Leader(Protocol):
     origin: Origin
     reporter: Reporter
 
+    @property
+    def goes_back(self) -> bool:
+        """Whether it is about to go back to the newest checkpoint."""
+
     def open(self, source: Source) -> None:
         """Begin from there."""
 
@@ -188,4 +192,6 @@ class Beginning:
             return f"{self._why}: waiting for {awaited} to say what is there"
         if not self.settled:
             return self._lead.keeper.trouble or "waiting for the store"
+        if self._lead.goes_back:
+            return self._lead.keeper.trouble or "going back to the newest checkpoint"
         return "waiting for a trainer to be ready"

@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 from elps.contracts.errors import RetryLater
 from elps.contracts.ids import JobId
 from elps.contracts.messages import IterationRow, JobEvent
+from elps.psshard.core.backlog import Backlog
 from elps.storage.port import Store
 
 T = TypeVar("T")
 
-MAX_WAITING = 50_000
-"""Rows and events that wait for the broker; beyond it the oldest are dropped: telemetry never stops training."""
+MAX_EVENTS = 50_000
+"""Events that wait for the broker; beyond it the oldest are dropped: telemetry never stops training."""
 
 
 class Bridge:
@@ -26,11 +27,11 @@ class Bridge:
     def __init__(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
         self.store = store
         self.store_trouble = ""
-        """What the store answered last to who wrote a checkpoint here, while that was a refusal; set by any thread."""
+        """What the store answered last to who wrote or loaded a checkpoint here, if it refused; set by any thread."""
         self._loop = loop
         self._lock = threading.Lock()
-        self._rows: deque[tuple[JobId, IterationRow]] = deque(maxlen=MAX_WAITING)
-        self._events: deque[JobEvent] = deque(maxlen=MAX_WAITING)
+        self._rows = Backlog()
+        self._events: deque[JobEvent] = deque(maxlen=MAX_EVENTS)
         self._woken = False
         self.wake = asyncio.Event()  #: set in the loop when rows, events or a beat wait
         self.urgent = asyncio.Event()  #: set in the loop when events or a beat wait
@@ -52,8 +53,8 @@ class Bridge:
 
     def row(self, job: JobId, row: IterationRow) -> None:
         """Send a finished iteration by telemetry, with others that finish soon after."""
-        self._rows.append((job, row))
         with self._lock:
+            self._rows.add((job, row))
             if self._woken:
                 return
             self._woken = True
@@ -77,25 +78,21 @@ class Bridge:
 
     def put_back(self, rows: list[tuple[JobId, IterationRow]], events: list[JobEvent]) -> None:
         """In the loop: what could not be sent waits on, before what came since; beyond the bound the oldest go."""
-        _prepend(self._rows, rows)
-        _prepend(self._events, events)
+        with self._lock:
+            self._rows.put_back(rows)
+        room = MAX_EVENTS - len(self._events)
+        if room > 0:
+            self._events.extendleft(reversed(events[-room:]))
 
     def take(self) -> tuple[list[tuple[JobId, IterationRow]], list[JobEvent], bool]:
         """In the loop: what waits, and whether a beat is wanted."""
         with self._lock:
             self._woken = False
+            rows = self._rows.take()
             self.wake.clear()
         beat = self.urgent.is_set()
         self.urgent.clear()
-        rows, events = [], []
-        while self._rows:
-            rows.append(self._rows.popleft())
+        events = []
         while self._events:
             events.append(self._events.popleft())
         return rows, events, beat
-
-
-def _prepend(waiting: deque[T], unsent: list[T]) -> None:
-    room = MAX_WAITING - len(waiting)
-    if room > 0:
-        waiting.extendleft(reversed(unsent[-room:]))

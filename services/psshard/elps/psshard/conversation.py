@@ -142,7 +142,7 @@ class Conversation:
                 loss = math.nan if done.loss is None else done.loss
                 out += clock.computed(worker, done.iteration, done.interval, loss, done.timing, now)
             link.asking = True
-            return out + (clock.asked(worker, now) if link.admitted else [])
+            return out + clock.asked(worker, now)
 
         self._lead.event(ask, epoch)
         if not link.admitted:
@@ -212,9 +212,12 @@ class Conversation:
             known = link.greeted == epoch
             meta = None if known else {**lead.origin.map(), "since": lead.opened.n}
             link.greeted = epoch
+        worker = link.worker  # its answer must not come before the clock awaits it
         if meta is not None:  # a second map would have it ask twice
+            lead.event(lambda clock, now: clock.greeted(worker, now), epoch)
             link.tell(Header(Kind.MAP, epoch), meta)
         if initialise:
+            lead.event(lambda clock, now: clock.brings(worker, now), epoch)
             link.tell(Header(Kind.INITIALISE, epoch))
         if held:
             self._admit(link, epoch)

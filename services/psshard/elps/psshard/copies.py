@@ -35,7 +35,10 @@ class Copies:
     def __init__(self, document: JobDocument) -> None:
         self.following = Following(document)
         self.spare: dict[PartitionId, Copy] = {}
-        """Given up, but as long as no gate is announced that is newer they may be all that is left of a partition."""
+        """Given up, but as long as no gate is announced that is newer they may be all that is left of a partition.
+
+        Replaced, never changed: who sums up the memory asks no lock.
+        """
         self._parts: dict[bool, _Part] = {}  #: whether it is of replicas to what is done
 
     def begin(
@@ -99,9 +102,11 @@ class Copies:
 
     def keep(self, copies: Mapping[PartitionId, Copy]) -> None:
         """These are not needed any more, as it seems."""
+        spare = dict(self.spare)
         for p, copy in copies.items():
-            if p not in self.spare or self.spare[p].version < copy.version:
-                self.spare[p] = copy
+            if p not in spare or spare[p].version < copy.version:
+                spare[p] = copy
+        self.spare = spare
 
     def left_behind(self, version: int) -> None:
         """Every partition has this version, where it survives: no older one is gone back to."""

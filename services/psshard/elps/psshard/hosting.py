@@ -244,10 +244,10 @@ class Hosting:
         hosted.serve(connection, hello)
 
     def status(self) -> list[HostedJob]:
-        """All jobs, in order."""
+        """All jobs, in order. Those that are over come first: what is said last of a job is of its newest term."""
         with self._lock:
             self._closing = [job for job in self._closing if job.at_work]
-            jobs = [self._jobs[j] for j in sorted(self._jobs)] + self._closing
+            jobs = self._closing + [self._jobs[j] for j in sorted(self._jobs)]
         return [job.status() for job in jobs]
 
     def term(self, job: JobId) -> Term | None:

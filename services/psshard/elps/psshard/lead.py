@@ -26,8 +26,10 @@ from elps.psshard.bridge import Bridge
 from elps.psshard.checkpointing import Checkpointing
 from elps.psshard.conversation import Conversation
 from elps.psshard.core import commands as do
+from elps.psshard.core.awake import Awake
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command
+from elps.psshard.core.deadlines import nothing_seen
 from elps.psshard.core.inheriting import Inheritance
 from elps.psshard.core.unbarred import UnbarredClock, clock_for
 from elps.psshard.directions import Directions
@@ -66,6 +68,8 @@ class Lead(Resuming):
         self.clock: Clock | None = None  #: None until the job is opened
         self.epoch = Epoch(host.term, 0)  #: n counts openings and exchanges of the map
         self.opened = self.epoch  #: what is said under an epoch since then counts
+        self._awake = Awake(time.monotonic())
+        self._seen = nothing_seen()  #: how long leases took; the clock's, over all openings
         self._me, self._bridge = me, bridge
         self._commands = InOrder(host.job, self._execute, self._broken)
         self.keeper = Keeper(host.job, bridge, self.fail)
@@ -99,9 +103,9 @@ class Lead(Resuming):
 
     def open(self, source: Source) -> None:
         """Begin, or begin again, under the next epoch."""
-        now = time.monotonic()
         try:
             with self.lock:
+                now = self.now()
                 epoch = Epoch(self.host.term, self.epoch.n + 1)
                 rules = self.origin.lay_out(source, epoch)
                 self.epoch = self.opened = epoch
@@ -123,6 +127,7 @@ class Lead(Resuming):
                     factor=source.factor if isinstance(source, Inheritance) else 1.0,
                     batches=self._directions.batches,
                     trend=self.reporter.trend,
+                    seen=self._seen,
                 )
                 if isinstance(source, Inheritance):
                     if isinstance(clock, UnbarredClock) and source.applied is not None:
@@ -219,8 +224,12 @@ class Lead(Resuming):
                 return
             if epoch is not None and not self._counts(epoch):
                 return
-            self._commands.put((self.epoch, c) for c in ask(self.clock, time.monotonic()))
+            self._commands.put((self.epoch, c) for c in ask(self.clock, self.now()))
         self._commands.work()
+
+    def now(self) -> float:
+        """The time that the clock goes by; see `Awake`. Call it under the lock."""
+        return self._awake.at(time.monotonic())
 
     def _counts(self, epoch: Epoch) -> bool:
         """Whether an epoch is of the history in force, which an opening began and exchanges of the map go on with."""
@@ -336,7 +345,7 @@ class Lead(Resuming):
         """Tell all trainers to stop, also those that wait at a shard for a version that will not come."""
         with self.lock:
             links, epoch = self.trainers.all(), self.epoch
-            calls = self.clock.close(time.monotonic()) if self.clock is not None else []
+            calls = self.clock.close(self.now()) if self.clock is not None else []
         for link in links:
             link.stop(reason)
         for call in calls:
@@ -345,6 +354,7 @@ class Lead(Resuming):
     def _tick(self) -> None:
         self.event(lambda clock, at: clock.tick(at))
         with self.lock:  # those that hold something, or are to
+            self.now()  # whether there is a clock or not: it passes
             needed = self._holders | set(self.origin.targets)
         self._peers.keep(needed)
         self.beginning.tick(time.monotonic())
@@ -361,19 +371,20 @@ class Lead(Resuming):
     def status(self, bytes_held: int) -> HostedJob:
         """The job as the leader's beat shows it."""
         with self.lock:
-            clock, said, now = self.clock, self._directions, time.monotonic()
+            clock, said, now, awake = self.clock, self._directions, time.monotonic(), self.now()
             holders = self._holders or set(self.origin.targets)
             phase, reason = self._ended or live_phase(
                 clock,
-                now,
+                awake,
                 unreachable=self._peers.out_of_reach(now, holders),
                 beginning=self.beginning.waiting_for(),
+                from_store=self.origin.manifest is not None,
                 store_trouble=self.keeper.trouble,
                 lag=self.reporter.lag(now, LAGS_S, self.keeper.trouble),
                 pausing=said.pause_wanted,
             )
             if clock is not None:
-                self.reporter.follow(clock, now)
+                self.reporter.follow(clock, awake)
             return HostedJob(
                 job=self.job,
                 term=self.host.term,

@@ -244,9 +244,14 @@ class Orders:
         """Ask the store until it answers, or the job is dropped."""
         while True:
             try:
-                return self._bridge.wait(call(), STORE_WAIT_S, "the store")
+                answer = self._bridge.wait(call(), STORE_WAIT_S, "the store")
             except RetryLater as error:
                 if self.member.closed:
+                    self._bridge.store_trouble = ""
                     raise
+                self._bridge.store_trouble = str(error)
                 log.warning("waiting_for_store", job=self.job, reason=str(error))
                 time.sleep(RETRY_S)
+            else:
+                self._bridge.store_trouble = ""
+                return answer

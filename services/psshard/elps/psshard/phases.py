@@ -23,11 +23,13 @@ def live_phase(
     *,
     unreachable: str,
     beginning: str,
+    from_store: bool,
     store_trouble: str,
     lag: str,
     pausing: bool,
 ) -> tuple[Phase, str]:
-    """Phase and reason of a job that has not ended; `now` is monotonic seconds, `beginning` what an opening waits for.
+    """Phase and reason of a job that has not ended; `now` is monotonic seconds, `beginning` what an opening waits for,
+    `from_store` whether the first values are those of a checkpoint.
 
     An empty reason means that training goes on as it should.
     """
@@ -37,7 +39,10 @@ def live_phase(
         return "loading", beginning
     if not has_values(clock):
         behind = ", ".join(s for s, v in clock.held.items() if v < clock.start)
-        return "loading", f"waiting for the first values on {behind}"
+        refused = (
+            f"; the store refuses them: {store_trouble}" if from_store and store_trouble else ""
+        )
+        return "loading", f"waiting for the first values on {behind}{refused}"
     if not clock.workers and clock.needs_workers:
         return "waiting", "no worker is ready"
     if clock.over:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Collection
 
 import structlog
@@ -48,6 +47,10 @@ class Resuming:
         """The job cannot go on."""
         raise NotImplementedError
 
+    def now(self) -> float:
+        """The time that the clock goes by; call it under the lock."""
+        raise NotImplementedError
+
     @property
     def _holders(self) -> set[ShardId]:
         """Shards that have, or may have, something of the job; call it under the lock."""
@@ -58,6 +61,11 @@ class Resuming:
         with self.beginning.deciding:
             self._lose(set(gone), f"{', '.join(sorted(gone))} lost")
 
+    @property
+    def goes_back(self) -> bool:
+        """Whether it is about to go back to the newest checkpoint; call it under the lock."""
+        return self._reopening == self.epoch
+
     def _lose(self, gone: set[ShardId], why: str) -> None:
         with self.lock:
             clock, left = self.clock, [s for s in self._peers if s not in gone]
@@ -65,7 +73,7 @@ class Resuming:
                 return
             self.origin.forget(gone)
             if clock is not None and self.origin.history is not None:
-                self.reporter.follow(clock, time.monotonic())
+                self.reporter.follow(clock, self.now())
                 self.clock, self.epoch = None, Epoch(self.host.term, self.epoch.n + 1)
                 self.opened, since = self.epoch, self.origin.history.opened
                 self.beginning.take(left, since, self.reporter.progress.checkpoint, why)

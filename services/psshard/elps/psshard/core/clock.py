@@ -19,11 +19,12 @@ from collections.abc import Iterable, Mapping
 
 from elps.contracts.ids import ShardId, WorkerId
 from elps.psshard.core import commands as do
+from elps.psshard.core.arriving import Arrivals
 from elps.psshard.core.batches import Batches, Tail
 from elps.psshard.core.clipping import Clipping, Norms
 from elps.psshard.core.commands import Command, Timing
 from elps.psshard.core.cut import Cut, Hold
-from elps.psshard.core.deadlines import Deadlines
+from elps.psshard.core.deadlines import Deadlines, Seen, nothing_seen
 from elps.psshard.core.deaths import Deaths
 from elps.psshard.core.goal import Goal
 from elps.psshard.core.lending import Lending
@@ -61,10 +62,12 @@ class Clock(Relocating):
         factor: float = 1.0,
         batches: Batches | None = None,
         trend: Trend | None = None,
+        seen: Seen | None = None,
     ) -> None:
         """`checkpoint` is the newest version in the store; `ahead`: some partition holds the version after `start`, and
         its gradient was multiplied by `factor`;
-        `batches` are those of the term, which may have heard plans before; `trend` is that of what was evaluated.
+        `batches` are those of the term, which may have heard plans before; `trend` is that of what was evaluated;
+        `seen` is how long leases took before this clock began.
         """
         self.rules = rules
         self.start = start
@@ -80,7 +83,8 @@ class Clock(Relocating):
         self._batches = batches or Batches()
         self._lending = Lending(rules, self._goal, self.skips, evaluated, self._batches)
         self.workers = self._lending.workers  #: ready ones; to be read only
-        self._deadlines = Deadlines(rules, now)
+        self._deadlines = Deadlines(rules, now, nothing_seen() if seen is None else seen)
+        self._arrivals = Arrivals(rules, self._deadlines)
         self._skipping = Skipping(rules, self._lending, self.skips, self.held)
         self._clipping = Clipping(rules.clip_norm, self.held, {start: factor} if ahead else {})
         self._least = start + ahead  #: versions before it have been left, somewhere
@@ -115,10 +119,21 @@ class Clock(Relocating):
         self.expected = set(workers)
         return self._serve(now)
 
+    def greeted(self, worker: WorkerId, now: float) -> list[Command]:
+        """A ready trainer is about to be told the map: it has to ask."""
+        self._arrivals.greeted(worker, now)
+        return self._take()
+
+    def brings(self, worker: WorkerId, now: float) -> list[Command]:
+        """A ready trainer is about to be told to bring version 0."""
+        self._arrivals.brings(worker, now)
+        return self._take()
+
     def worker_ready(self, worker: WorkerId, now: float) -> list[Command]:
         """A worker's process is connected, its task and data agree with the job's."""
         if worker not in self._lending.workers and not self.over:
             self._lending.join(worker, now)
+            self._arrivals.joined()
             self.plan += 1
             self._ready_since = now if self._ready_since is None else self._ready_since
             self._out.append(do.Remark("worker_joined", "ready", worker, self.t))
@@ -141,6 +156,7 @@ class Clock(Relocating):
         return self._serve(now)
 
     def _lose(self, worker: WorkerId, cause: str, now: float, *, died: bool = True) -> None:
+        self._arrivals.gone(worker)
         if worker not in self._lending.workers:
             return
         self.plan += 1
@@ -183,7 +199,8 @@ class Clock(Relocating):
     # --- leases -------------------------------------------------------------------------------------------------------
 
     def asked(self, worker: WorkerId, now: float) -> list[Command]:
-        """A worker has nothing in hand and wants to be lent something."""
+        """A worker has nothing in hand and wants to be lent something; or a trainer that is not admitted yet does."""
+        self._arrivals.asked(worker)
         if worker in self._lending.workers:
             self._lending.ask(worker, now)
         return self._serve(now)
@@ -387,6 +404,9 @@ class Clock(Relocating):
             return self._take()
         if self._begun is not None:
             self._saving.look(now)
+        for worker, reason in self._arrivals.overdue(now):
+            self._out.append(do.Dismiss(worker, reason))
+            self._arrivals.gone(worker)
         if self._complete_everywhere:
             for worker, reason in self._deadlines.overdue(self._lending, self.t, now):
                 self._out.append(do.Dismiss(worker, reason))

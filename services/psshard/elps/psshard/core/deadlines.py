@@ -18,15 +18,20 @@ SEEN = 20
 """Leases of a kind that are remembered: some iterations back, so that one slow phase does not count for ever."""
 
 
+Seen = dict[LeaseKind, deque[float]]
+"""How long leases of each kind took lately, s."""
+
+
+def nothing_seen() -> Seen:
+    """As a term begins. An opening forgets nothing: the work is the same after it."""
+    return {"train": deque(maxlen=SEEN), "evaluate": deque(maxlen=SEEN)}
+
+
 class Deadlines:
     """How long things took, and what takes too long."""
 
-    def __init__(self, rules: Rules, now: float) -> None:
-        self._rules = rules
-        self._seen: dict[LeaseKind, deque[float]] = {
-            "train": deque(maxlen=SEEN),
-            "evaluate": deque(maxlen=SEEN),
-        }
+    def __init__(self, rules: Rules, now: float, seen: Seen) -> None:
+        self._rules, self._seen = rules, seen
         self.moved_at = now  #: when the newest version was complete everywhere, monotonic s
         self._computed_since: float | None = None  #: all of t is computed, and t may be left, since
 

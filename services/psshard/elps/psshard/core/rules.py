@@ -59,6 +59,11 @@ class Rules:
         """Iterations beyond the oldest open one that can be computed while that is open."""
         return self.staleness or 0
 
+    @property
+    def evaluates(self) -> bool:
+        """Whether any version is ever evaluated."""
+        return self.test_samples > 0 and (self.evaluate_every > 0 or self.evaluate_at_end)
+
     def evaluation_due(self, version: int, end: int) -> bool:
         """Whether this version is to be evaluated."""
         if not self.test_samples or version == 0:

@@ -19,7 +19,7 @@ from elps.tasks.layout import Floats
 from elps.wire.connection import Connection, ConnectionEnded
 from elps.wire.frames import Flag, Header, Kind, Status
 from elps.wire.handshake import Purpose
-from elps.worker.trainer.reaching import Ahead, Place, ShardUnreachable, reach
+from elps.worker.trainer.reaching import Ahead, CalledAway, Place, ShardUnreachable, reach
 
 SILENT_S = 20.0
 """A shard that owes an answer and says nothing for this long has lost the connection."""
@@ -58,15 +58,26 @@ class _Shard:
         return self.push
 
     def _live(self, connection: Connection | None, purpose: Purpose) -> Connection:
-        if connection is not None:
-            if not connection.closed:
-                return connection
+        if connection is not None and connection.closed:
             connection.close()  # which could still be read
-        elif (made := self.ahead.take(self.place, purpose)) is not None:
-            return made
-        return reach(
-            self.start, self.host, self.port, self.name, purpose, REACH_S, self.called_away
-        )
+            connection = None
+        elif connection is None:
+            connection = self.ahead.take(self.place, purpose)
+        if connection is None:
+            connection = reach(
+                self.start, self.host, self.port, self.name, purpose, REACH_S, self.called_away
+            )
+        connection.between = self._look
+        return connection
+
+    def _look(self) -> None:
+        """Of a shard that stands still the leader says more, and sooner, than its connection does."""
+        try:
+            away = self.called_away()
+        except ConnectionEnded:
+            away = True  # the leader is gone: what the trainer is at is not wanted either
+        if away:
+            raise CalledAway(f"{self.name} has not answered")
 
     def close(self) -> None:
         for connection in (self.pull, self.push):
@@ -110,7 +121,7 @@ class Pulled:
 class Shards:
     """All shards of a job under one epoch, as its map names them.
 
-    While one of them cannot be reached `called_away` is asked; where it says so, `CalledAway` is raised.
+    While one of them cannot be reached, or does not answer, `called_away` is asked; if so, `CalledAway` is raised.
     """
 
     def __init__(
