@@ -103,10 +103,10 @@ def test_a_group_is_needed_for_its_median() -> None:
         parse_job({"task": "linear", "iterations": 1, "kill": {"below_median": 3}})
 
 
-def evaluated(desk: Desk, iteration: int, **metrics: Any) -> None:
+def evaluated(desk: Desk, iteration: int, phase: str = "running", **metrics: Any) -> None:
     progress = Progress(iteration=iteration, metrics=metrics, metrics_iteration=iteration)
     (worker,) = desk.workers()
-    desk.shard(jobs=[desk.hosts(phase="running", ready=[worker], progress=progress)])
+    desk.shard(jobs=[desk.hosts(phase=phase, ready=[worker], progress=progress)])
 
 
 def submitted(**rules: Any) -> Desk:
@@ -130,6 +130,19 @@ def test_a_job_is_killed_by_its_rule_and_its_record_says_why() -> None:
         "killed by its own rule: no better loss in 2 evaluations (best 1, now not a finite number)"
     )
     assert desk.core.book.records[JobId("j")].judged.evaluations == 3
+
+
+@pytest.mark.parametrize(
+    ("phase", "iteration"), [("finished", 9), ("running", 9), ("finished", 8), ("failed", 8)]
+)
+def test_the_last_evaluation_of_a_job_kills_it_no_more_and_counts_for_its_group(
+    phase: str, iteration: int
+) -> None:
+    desk = submitted(patience=1)
+    evaluated(desk, 5, loss=1.0)
+    evaluated(desk, iteration, phase, loss=1.0)
+    assert desk.state().value == phase
+    assert (desk.record().judged.iteration, desk.record().judged.evaluations) == (iteration, 2)
 
 
 def test_a_metric_that_is_not_evaluated_judges_nobody_and_is_told() -> None:

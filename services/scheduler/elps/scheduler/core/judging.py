@@ -16,6 +16,7 @@ from elps.contracts.ids import JobId
 from elps.contracts.job import Kill
 from elps.contracts.state import Best, JobRecord, Judged
 from elps.scheduler.core.book import Book
+from elps.scheduler.core.deadlines import left_of
 from elps.scheduler.core.events import Moment
 from elps.scheduler.core.life import LifeEvent
 
@@ -24,8 +25,12 @@ LEAST_OTHERS = 3
 BEST_KEPT = 64
 
 
-def look(book: Book, job: JobId, now: Moment) -> None:
-    """Take a new evaluation into account, once, and kill the job if one of its rules says so."""
+def look(book: Book, job: JobId, now: Moment, *, ended: bool) -> None:
+    """Take a new evaluation into account, once, and kill the job if one of its rules says so.
+
+    One that has `ended`, as its leader says, or that has no iterations left is not killed any more, and keeps its
+    checkpoints; its last evaluation counts for the others of its group.
+    """
     record = book.records[job]
     rules, progress = record.document.kill, record.progress
     at = progress.metrics_iteration
@@ -42,8 +47,9 @@ def look(book: Book, job: JobId, now: Moment) -> None:
     value = progress.metrics[rules.metric]
     judged = after(record.judged, rules, at, value)
     book.update(msgspec.structs.replace(record, judged=judged), now)
-    why = verdict(rules, judged, value, others(book.records.values(), record))
-    if why:
+    if ended or left_of(record) == 0:
+        return
+    if why := verdict(rules, judged, value, others(book.records.values(), record)):
         book.change(job, LifeEvent.KILLED, f"killed by its own rule: {why}", now)
 
 

@@ -33,7 +33,7 @@ def led(book: Book, job: JobId, live: Live, reign: Reign, hosted: HostedJob, now
             book.observe(job, now, progress=hosted.progress)
             live.speeds.seen(now.mono, hosted.progress.iteration, len(hosted.ready))
             feedback.look(book, job, now)
-            judging.look(book, job, now)
+            judging.look(book, job, now, ended=hosted.phase in ("finished", "failed"))
             if job not in book.live:
                 return
     if any(reign.started.pop(worker, None) is not None for worker in hosted.ready):
