@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +11,10 @@ from hypothesis import strategies as st
 from scheduler_crowd import Crowd
 from scheduler_walks import walk
 
-from elps.contracts.codec import parse_job
 from elps.contracts.ids import AgentId, JobId, ShardId
 from elps.contracts.job import Pool as Size
-from elps.contracts.state import JobRecord, JobState, Progress
-from elps.scheduler.core.eps import Eps
-from elps.scheduler.core.feedback import given as feedback_of
-from elps.scheduler.core.gain import Speeds, gain, time_s
+from elps.contracts.state import JobState, Progress
+from elps.scheduler.core.eps import PATIENCE_S, Eps
 from elps.scheduler.core.policy import (
     AgentFact,
     Facts,
@@ -126,6 +122,50 @@ def test_the_head_is_not_overtaken_and_jobs_with_feedback_come_after_newcomers()
     assert [s.job for s in Eps().decide(decided).starts] == []
     decided = facts(1, 1, queued("again", fed=True), queued("new"))
     assert [s.job for s in Eps().decide(decided).starts] == ["new"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 4), st.booleans(), st.floats(0, 2 * PATIENCE_S)),
+        min_size=1,
+        max_size=7,
+    ),
+    st.integers(0, 8),
+    st.integers(0, 4),
+)
+@settings(max_examples=300, deadline=None)
+def test_nobody_who_arrived_later_is_served_before_one_that_has_waited_long_enough(
+    jobs: list[tuple[int, bool, float]], free: int, more: int
+) -> None:
+    waiting = [queued(f"q{n}", m, m, fed=fed, since=-s) for n, (m, fed, s) in enumerate(jobs)]
+    started = {
+        s.job
+        for s in Eps().decide(facts(free + 1 + more, free, held("h", 1 + more), *waiting)).starts
+    }
+    for n, (least, fed, waited) in enumerate(jobs):
+        if waiting[n].job in started or least > free + 1 + more:
+            continue
+        later = [q for q in waiting[n + 1 :] if q.job in started]
+        assert not later or (fed and waited < PATIENCE_S), "it was to be served first"
+        assert not any(q.fed and -q.since < PATIENCE_S for q in later), "nobody else may overtake"
+
+
+def test_a_displaced_job_is_served_beside_a_stream_of_newcomers_within_a_bounded_time() -> None:
+    crowd = Crowd(1)
+    crowd.submit("old")
+    crowd.done["old"] = Progress(iteration=8, metrics_iteration=8, metrics={"loss": 0.5})
+    crowd.go(2)
+    crowd.shards["s1"]["incarnation"] = "2"  # it is displaced, and stands behind who is new
+    crowd.submit("n0")
+    crowd.go(2)
+    assert crowd.state("old") is JobState.QUEUED
+    started, n = crowd.time, 0
+    while crowd.state("old") is JobState.QUEUED and crowd.time < started + 2 * PATIENCE_S:
+        crowd.submit(f"n{n + 1}")
+        crowd.ask("kill", f"n{n}")
+        crowd.go(10)
+        n += 1
+    assert PATIENCE_S - 20 <= crowd.time - started <= PATIENCE_S + 20
 
 
 def on_shards(job: str, *gives: str, least: int = 1) -> HeldFact:
@@ -278,71 +318,6 @@ def test_whoever_can_be_served_at_all_is_served(
         left = free - sum(len(s.agents) for s in decision.starts)
         spare = sum(j.workers - j.bounds.min for j in running)
         assert left + given_up >= head.workers.min or left + spare < head.workers.min or at_least
-
-
-# --- what is measured -------------------------------------------------------------------------------------------------
-
-
-def test_speeds_are_measured_by_number_of_workers() -> None:
-    speeds = Speeds()
-    for at in range(10):
-        speeds.seen(float(at), at * 10, 2)
-    for at in range(10, 20):
-        speeds.seen(float(at), 90 + (at - 9) * 20, 4)
-    assert speeds.rates == ((2, pytest.approx(10.0)), (4, pytest.approx(20.0)))
-    speeds.seen(20.0, 5, 4)  # gone back
-    speeds.seen(21.0, 25, 4)
-    assert speeds.rates[1][1] == pytest.approx(20.0)
-    speeds.seen(22.0, 25, 0)
-    assert len(speeds.rates) == 2
-
-
-def test_the_first_stretch_with_other_workers_is_no_measure_and_old_ones_fade() -> None:
-    speeds = Speeds()
-    speeds.seen(0.0, 0, 1)
-    speeds.seen(30.0, 1, 1)  # compilation
-    assert speeds.rates == ()
-    speeds.seen(31.0, 3, 1)
-    assert speeds.rates == ((1, 2.0),)
-    for at in range(40, 400):
-        speeds.seen(float(at), at, 2)
-    assert [n for n, _ in speeds.rates] == [2]
-
-
-@given(st.lists(st.tuples(st.integers(0, 9), st.floats(allow_nan=True)), max_size=5))
-def test_a_gain_is_a_number_whatever_was_measured(rates: list[tuple[int, float]]) -> None:
-    found = gain(rates, 1, 2)
-    assert math.isfinite(found)
-    assert 0 <= found <= math.log(2) + 1e-9
-
-
-def test_the_model_finds_what_it_was_made_of() -> None:
-    rates = [(n, 1 / (0.2 + 0.8 / n)) for n in (1, 2, 4)]
-    assert time_s(rates, 8) == pytest.approx(0.3)
-    assert gain(rates, 4, 8) == pytest.approx(math.log(0.4 / 0.3))
-
-
-@pytest.mark.parametrize(
-    ("wish", "progress", "found"),
-    [
-        ({}, {"iteration": 9}, ""),
-        ({}, {"metrics_iteration": 4, "metrics": {"loss": None}}, "evaluated at iteration 4"),
-        ({}, {"passes": 1.0}, "a pass over the data"),
-        ({"iterations": 5}, {"iteration": 4, "metrics_iteration": 4}, ""),
-        ({"iterations": 5}, {"iteration": 5}, "5 iterations"),
-        ({"seconds": 2.0}, {"training_s": 2.5}, "2.5 s of training"),
-        ({"passes": 0.5, "seconds": 99.0}, {"passes": 0.5}, "0.5 passes"),
-    ],
-)
-def test_feedback_is_what_the_job_says_it_is(
-    wish: dict[str, Any], progress: dict[str, Any], found: str
-) -> None:
-    document = parse_job({"id": "j", "task": "linear", "iterations": 9, "feedback": wish})
-    record = JobRecord(
-        id=JobId("j"), document=document, state=JobState.RUNNING, reason="", seq=1,
-        submitted_at=0.0, changed_at=0.0, progress=Progress(**progress),
-    )  # fmt: skip
-    assert feedback_of(record) == found
 
 
 # --- in the scheduler -------------------------------------------------------------------------------------------------

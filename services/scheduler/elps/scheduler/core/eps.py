@@ -5,6 +5,8 @@
    share comes from jobs that have given their early feedback and have more than theirs. Jobs without feedback come
    before the others, and are the last to be taken from. Several newcomers share what is free.
 2. Who waits is served in order: nobody overtakes the head, so whoever may be served at all waits for no later one.
+   Newcomers come before those that have given their feedback and were paused or displaced, but for `PATIENCE_S` only:
+   from then on no job that arrived later is started before such a one.
 3. When nobody waits, what is free goes to where it gains most: each job's speed by its number of workers is fitted from
    what was measured (`gain`), and gains are compared as ratios, so that equal jobs come to equal sizes.
 4. When nothing is free either, a worker changes its job if what the one gains exceeds by a margin what the other loses,
@@ -46,6 +48,8 @@ MARGIN = 1.25
 """So many times what is lost has to be gained before a worker changes its job."""
 GROWS_S, MOVES_S = 1.0, 10.0
 """A job is left alone for so long after a change of its size, before it grows and before a worker changes its job."""
+PATIENCE_S = 300.0
+"""A job with feedback that has waited for so long is served in its order of arrival, as newcomers are."""
 UNFED = 3.0
 """Weight of a job that has not given its early feedback, over that of one that has."""
 
@@ -97,12 +101,16 @@ class _Deciding:
     def _queue(self) -> list[QueuedFact]:
         """Who waits, in order, but for those that the pool cannot hold."""
         queue = []
-        for job in sorted(self._facts.queued, key=lambda q: q.fed):
+        for job in sorted(self._facts.queued, key=self._stands_back):
             if reason := too_large(job, self._facts):
                 self._waits.append((job.job, reason))
             else:
                 queue.append(job)
         return queue
+
+    def _stands_back(self, job: QueuedFact) -> bool:
+        """Whether newcomers that arrived later are served first."""
+        return job.fed and self._facts.at - job.since < PATIENCE_S
 
     def _refill(self, queue: list[QueuedFact]) -> list[Refill]:
         """Give jobs what they lack; while somebody waits who can be served, no more than their least.

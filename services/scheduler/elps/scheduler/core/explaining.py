@@ -135,9 +135,9 @@ def _gets(facts: Facts, decision: Decision, job: JobId) -> bool:
 
 def _single(book: Book, facts: Facts, record: JobRecord) -> Iterator[tuple[str, Facts]]:
     """What might happen, and the facts then; what takes least first."""
-    yield "some time has passed without a change", _later(facts)
-    other = " on another agent" if book.live[record.id].avoid else ""
-    yield f"a worker slot were free{other}", _later(_with_worker(facts))
+    yield "some time has passed without a change", replace(_later(facts), at=facts.at + LATER_S)
+    where = " on another agent" if book.live[record.id].avoid else ""
+    yield f"a worker slot were free{where}", _later(_with_worker(facts))
     yield "one more shard had a free slot", _later(_with_shard(facts))
     for other, allocation, _, _ in book.holding()[: min(TRIED, ALL_TRIED // len(book.live))]:
         if other.id != record.id:

@@ -84,6 +84,7 @@ def all_facts(book: Book, now: Moment, *, held: bool) -> Facts:
             for _, allocation, _, _ in book.holding()
         ),
         settling=book.discovers(now),
+        at=now.unix,
     )
 
 
@@ -104,6 +105,7 @@ def _queued(record: JobRecord, live: Live) -> QueuedFact:
         weight=record.document.weight,
         rates=live.speeds.rates,
         left=deadlines.left_of(record),
+        since=record.changed_at,
     )
     live.told = record, fact
     return fact
