@@ -215,6 +215,37 @@ def test_who_lacks_workers_does_not_take_those_that_others_give_up() -> None:
     assert {r.job: r.workers for r in decision.resizes} == {"lame": 4}
 
 
+def test_slots_that_a_job_lacks_are_not_given_up_by_it() -> None:
+    lame, full = held("lame", 4), held("full", 7, least=7)
+    decided = facts(8, 0, lame, full, queued("new", 3, 3))
+    decided = replace(decided, running=(RunningFact(JobId("lame"), 3, (AgentId("a0"),), ()),))
+    decision = Eps().decide(decided)
+    assert decision.resizes == (), "it has one worker, its least"
+    assert "all jobs are at their least: 3 worker slots more" in dict(decision.waits)[JobId("new")]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(0, 3)), max_size=4),
+    st.integers(1, 5),
+    st.integers(0, 3),
+)
+@settings(max_examples=300, deadline=None)
+def test_who_is_told_that_others_give_way_gets_what_it_needs_by_that(
+    jobs: list[tuple[int, int, int]], wish: int, free: int
+) -> None:
+    running = [held(f"j{n}", a + b, least=a) for n, (a, b, _) in enumerate(jobs)]
+    there = {j.job: max(0, j.workers - c) for j, (_, _, c) in zip(running, jobs, strict=True)}
+    decided = facts(sum(there.values()) + free + wish, free, *running, queued("new", wish, wish))
+    lame = [RunningFact(j.job, j.workers - there[j.job], (), ()) for j in running]
+    decision = Eps().decide(replace(decided, running=tuple(r for r in lame if r.missing)))
+    for refill in decision.refills:
+        there[refill.job] += len(refill.agents)
+        free -= len(refill.agents)
+    if "give way to it" in dict(decision.waits).get(JobId("new"), ""):
+        given_up = sum(max(0, there[r.job] - r.workers) for r in decision.resizes)
+        assert free + given_up >= wish
+
+
 def test_what_is_given_while_the_head_cannot_be_served_is_not_given_up_for_it_again() -> None:
     """A job was given what is free, and has not got it yet."""
     jobs = held("grows", 3, least=2), held("least", 3, least=3)
@@ -343,7 +374,7 @@ def test_a_newcomer_trains_soon_on_a_full_cluster_and_the_rest_is_shared_out_aga
 
 def test_feedback_is_told_once_and_kept() -> None:
     crowd = Crowd(1)
-    crowd.submit("j", feedback={"iterations": 10})
+    crowd.submit("j", iterations=99, feedback={"iterations": 10})
     crowd.go(2)
     assert "feedback" not in crowd.events()
     crowd.done["j"] = Progress(iteration=10, loss=float("nan"))

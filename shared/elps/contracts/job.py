@@ -281,6 +281,7 @@ def semantic_problems(job: JobDocument) -> list[str]:
             problems.append(f"{name}: min {pool.min} is above max {pool.max}")
     if job.replicas and job.shards.max < 2:
         problems.append("replicas: 1 needs a second shard; give shards.max 2 or more")
+    problems += _feedback_problems(job)
     if job.kill.below_median and not job.group:
         problems.append("kill: below_median compares the job with others of its group; give it one")
     aims = job.stop.target is not None or job.stop.patience > 0
@@ -300,6 +301,21 @@ def semantic_problems(job: JobDocument) -> list[str]:
             f"must not depend on; give {FIXED!r} or leave one of the two out"
         )
     return problems + _mode_problems(job)
+
+
+def _feedback_problems(job: JobDocument) -> list[str]:
+    """Feedback that would come only after the end, so that the job counted as one without any for all its life.
+
+    Passes and iterations cannot be compared before the data is open.
+    """
+    return [
+        f"feedback: {what} {wanted:g} is more than the {whole} {what} that the job has; give {whole} or less"
+        for what, wanted, whole in (
+            ("iterations", job.feedback.iterations, job.iterations),
+            ("passes", job.feedback.passes, job.passes),
+        )
+        if whole is not None and wanted > whole
+    ]
 
 
 def _mode_problems(job: JobDocument) -> list[str]:

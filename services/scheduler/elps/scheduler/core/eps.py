@@ -16,11 +16,11 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from heapq import heapify, heappop, heapreplace
 
-from elps.contracts.ids import AgentId, JobId, ShardId
+from elps.contracts.ids import JobId
 from elps.scheduler.core.gain import LEAST_GAIN, gain
 from elps.scheduler.core.places import (
     FreeSlots,
@@ -76,6 +76,8 @@ class _Deciding:
         self._donors = [fact for fact in facts.held if fact.movable]
         #: what is free may be meant for them, who cannot be given it yet
         self._starting = any(fact.starting for fact in facts.held)
+        #: workers that jobs shall have and that are not there
+        self._missing = {lame.job: lame.missing for lame in facts.running}
         self._workers: dict[JobId, int] = {}  #: of jobs that are to have others than before
         self._width: dict[JobId, int] = {}
         self._why: dict[JobId, str] = {}
@@ -119,17 +121,30 @@ class _Deciding:
         and be given up again each time.
         """
         lacking = sorted(self._facts.running, key=lambda r: self._is_fed(r.job))
-        if lacking and queue:
-            bare = [replace(lame, missing=self._lacks_of_least(lame)) for lame in lacking]
-            shards, agents = dict(self._shards), dict(self._agents)
-            refilled_from(shards, agents, bare)
-            if self._can_serve(queue[0], shards, agents):
-                for lame, least in zip(lacking, bare, strict=True):
-                    if least.missing < lame.missing:
-                        by = least.missing - lame.missing
-                        self._resize(self._held[lame.job], by, "others wait for what it lacks")
-                lacking = bare
-        return refilled_from(self._shards, self._agents, lacking)
+        if not lacking or not queue:
+            return self._refilled(lacking)
+        bare = [replace(lame, missing=self._lacks_of_least(lame)) for lame in lacking]
+        refills = self._refilled(bare)
+        more = [lame.missing - least.missing for lame, least in zip(lacking, bare, strict=True)]
+        if self._can_serve(queue[0]):
+            for lame, by in zip(lacking, more, strict=True):
+                if by:
+                    self._resize(self._held[lame.job], -by, "others wait for what it lacks")
+            return refills
+        given = {refill.job: refill.agents for refill in refills}
+        rest = [
+            replace(
+                lame, missing=by, missing_shards=0, agents=lame.agents + given.get(lame.job, ())
+            )
+            for lame, by in zip(lacking, more, strict=True)
+        ]
+        return refills + self._refilled(rest)
+
+    def _refilled(self, lacking: Iterable[RunningFact]) -> list[Refill]:
+        refills = refilled_from(self._shards, self._agents, lacking)
+        for refill in refills:
+            self._missing[refill.job] -= len(refill.agents)
+        return refills
 
     def _lacks_of_least(self, lame: RunningFact) -> int:
         """Workers that a job needs to have its least."""
@@ -138,14 +153,15 @@ class _Deciding:
             return lame.missing
         return min(lame.missing, max(0, known.bounds.min - (known.workers - lame.missing)))
 
-    def _can_serve(
-        self, job: QueuedFact, shards: Mapping[ShardId, int], agents: Mapping[AgentId, int]
-    ) -> bool:
-        """Whether a job can be given its least of what is free there and what others can give up."""
-        missing = {lame.job: lame.missing for lame in self._facts.running}
-        spare = sum(max(0, j.workers - missing.get(j.job, 0) - j.bounds.min) for j in self._donors)
-        enough = job.workers.min <= sum(agents.values()) + self._coming + spare
-        return enough and ShardRoom(self._facts, shards, self._donors).take(job.shards.min)
+    def _can_serve(self, job: QueuedFact) -> bool:
+        """Whether a job can be given its least of what is free and what others can give up."""
+        enough = job.workers.min <= sum(self._agents.values()) + self._coming + self._spare()
+        return enough and ShardRoom(self._facts, self._shards, self._donors).take(job.shards.min)
+
+    def _spare(self) -> int:
+        """Workers that are there and that jobs can give up."""
+        missing = self._missing.get
+        return sum([max(0, j.workers - missing(j.job, 0) - j.bounds.min) for j in self._donors])
 
     def _is_fed(self, job: JobId) -> bool:
         return job in self._held and self._held[job].fed
@@ -174,8 +190,7 @@ class _Deciding:
     def _take_for(self, waiting: list[QueuedFact]) -> bool:
         """Have running jobs give up what those in front of the queue need; False if the first cannot be served."""
         free = sum(self._agents.values()) + self._coming
-        size = self._workers.get
-        spare = sum([size(j.job, j.workers) - j.bounds.min for j in self._donors])
+        spare = self._spare()
         shards = ShardRoom(self._facts, self._shards, self._donors)
         needed = wished = 0
         for n, job in enumerate(waiting):
