@@ -155,7 +155,7 @@ class Stop(_Part, frozen=True, kw_only=True):
 
 class Feedback(_Part, frozen=True, kw_only=True):
     """When the job has given its early feedback: whichever of these comes first. By default its first evaluation, or
-    the end of its first pass if it is not evaluated.
+    the end of its first pass if it is not evaluated. `iterations` and `passes` are not beyond the job's own.
     """
 
     iterations: Natural = 0
@@ -309,7 +309,7 @@ def _feedback_problems(job: JobDocument) -> list[str]:
     Passes and iterations cannot be compared before the data is open.
     """
     return [
-        f"feedback: {what} {wanted:g} is more than the {whole} {what} that the job has; give {whole} or less"
+        f"feedback, {what}: it is given after {wanted} {what}, which is beyond the job's {whole}; give {whole} or less"
         for what, wanted, whole in (
             ("iterations", job.feedback.iterations, job.iterations),
             ("passes", job.feedback.passes, job.passes),
