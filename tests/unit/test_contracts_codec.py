@@ -89,7 +89,7 @@ def test_every_fault_of_a_document_is_listed_with_its_path() -> None:
         ({"stop": {"metric": "m", "target": 1, "min_delta": 0.1}}, "min_delta goes with patience"),
         (
             {"passes": None, "iterations": 5, "feedback": {"iterations": 10**9}},
-            "feedback, iterations: it is given after 1000000000 iterations, which is beyond the job's 5; give 5 or less",
+            "feedback, iterations: it is given after 1000000000 iterations, which is beyond the job's 5; give 5",
         ),
         (
             {"passes": 2, "feedback": {"passes": 2.5}},

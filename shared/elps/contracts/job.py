@@ -241,10 +241,11 @@ class JobDocument(_Part, frozen=True, kw_only=True):
     feedback: Feedback = Feedback()
     kill: Kill = Kill()
     weight: Annotated[float, Meta(ge=0.01, le=100)] = 1.0
-    """How much the job's speed counts beside that of others, where the policy shares resources out."""
+    """How much the job's speed counts beside that of others: under ``fair``, ``optimus`` and ``eps``; under ``srtf``
+    for shards alone, and under ``fifo`` not."""
     deadline_s: Positive | None = None
-    """Seconds after it was submitted by which it should have ended. A job that would not counts more, where the policy
-    shares resources out; one that has not is told of and goes on."""
+    """Seconds after it was submitted by which it should have ended. A job that runs and would not has three times its
+    `weight`, where that counts; one that has not is told of and goes on."""
     deterministic: bool = False
     """Sum the gradients in the order of their intervals: bit for bit the same for the same cut."""
     group: Annotated[str, Meta(max_length=64)] = ""
