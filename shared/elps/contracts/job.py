@@ -177,7 +177,7 @@ class Kill(_Part, frozen=True, kw_only=True):
     """A value counts as better when it is better by more than this."""
     below_median: Natural = 0
     """After so many evaluations: its best value is worse than the median of those that the others of its group had at
-    the same iteration, if at least 3 have come as far; 0: not asked."""
+    the same iteration, if at least 3 have come as far whose own `metric` and `mode` here are the same; 0: not asked."""
     not_finite: bool = False
     """A value is NaN or infinite."""
 
