@@ -67,14 +67,16 @@ def main() -> None:
     """Fill the cluster, let newcomers arrive, keep one; the policy is afterwards as it was before."""
     stamp = time.strftime("%H%M%S")
     long = f"long-{stamp}"
-    before = json.loads(elps("policy", "eps", "--json", show=False))["reason"].split()[0]
-    print("\n$ elps policy eps    # early feedback first", flush=True)
+    (before,) = json.loads(elps("policy", "--json", show=False))["lines"]
+    elps("policy", "eps")  # early feedback first
     try:
         submit(LONG, long, f"workers.max={slots()}", "shards.max=2", "replicas=0", *ENDLESS)
-        newcomers(long, {kind: f"{kind}-{stamp}" for kind in ("good", "hopeless", "slow")})
+        try:
+            newcomers(long, {kind: f"{kind}-{stamp}" for kind in ("good", "hopeless", "slow")})
+        finally:
+            if job(long)["state"] not in ENDED:
+                elps("kill", long, "--reason", "the demonstration is over")
     finally:
-        if job(long)["state"] not in ENDED:
-            elps("kill", long, "--reason", "the demonstration is over")
         elps("policy", before)
 
 

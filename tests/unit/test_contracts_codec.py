@@ -87,12 +87,26 @@ def test_every_fault_of_a_document_is_listed_with_its_path() -> None:
         ({"stop": {"target": 1.0}}, "metric goes with target, patience or both"),
         ({"stop": {"patience": 3}}, "metric goes with target, patience or both"),
         ({"stop": {"metric": "m", "target": 1, "min_delta": 0.1}}, "min_delta goes with patience"),
+        (
+            {"passes": None, "iterations": 5, "feedback": {"iterations": 10**9}},
+            "feedback, iterations: it is given after 1000000000 iterations, which is beyond the job's 5; give 5",
+        ),
+        (
+            {"passes": 2, "feedback": {"passes": 2.5}},
+            "feedback, passes: it is given after 2.5 passes, which is beyond the job's 2; give 2 or less",
+        ),
         ({"batch": {"global": 10, "granule": 4}}, "not a multiple"),
     ],
 )
 def test_faults_that_no_single_field_shows_are_found(change: dict[str, Any], fault: str) -> None:
     (problem,) = problems(GOOD | change)
     assert fault in problem
+
+
+def test_feedback_may_be_given_at_the_very_end() -> None:
+    by_iterations = {"passes": None, "iterations": 5, "feedback": {"iterations": 5}}
+    for change in (by_iterations, {"passes": 2, "feedback": {"passes": 2.0, "iterations": 99}}):
+        parse_job(GOOD | change)
 
 
 @pytest.mark.parametrize("document", [None, [], "task", 7, True])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +11,10 @@ from hypothesis import strategies as st
 from scheduler_crowd import Crowd
 from scheduler_walks import walk
 
-from elps.contracts.codec import parse_job
 from elps.contracts.ids import AgentId, JobId, ShardId
 from elps.contracts.job import Pool as Size
-from elps.contracts.state import JobRecord, JobState, Progress
-from elps.scheduler.core.eps import Eps
-from elps.scheduler.core.feedback import given as feedback_of
-from elps.scheduler.core.gain import Speeds, gain, time_s
+from elps.contracts.state import JobState, Progress
+from elps.scheduler.core.eps import PATIENCE_S, Eps
 from elps.scheduler.core.policy import (
     AgentFact,
     Facts,
@@ -128,6 +124,50 @@ def test_the_head_is_not_overtaken_and_jobs_with_feedback_come_after_newcomers()
     assert [s.job for s in Eps().decide(decided).starts] == ["new"]
 
 
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 4), st.booleans(), st.floats(0, 2 * PATIENCE_S)),
+        min_size=1,
+        max_size=7,
+    ),
+    st.integers(0, 8),
+    st.integers(0, 4),
+)
+@settings(max_examples=300, deadline=None)
+def test_nobody_who_arrived_later_is_served_before_one_that_has_waited_long_enough(
+    jobs: list[tuple[int, bool, float]], free: int, more: int
+) -> None:
+    waiting = [queued(f"q{n}", m, m, fed=fed, since=-s) for n, (m, fed, s) in enumerate(jobs)]
+    started = {
+        s.job
+        for s in Eps().decide(facts(free + 1 + more, free, held("h", 1 + more), *waiting)).starts
+    }
+    for n, (least, fed, waited) in enumerate(jobs):
+        if waiting[n].job in started or least > free + 1 + more:
+            continue
+        later = [q for q in waiting[n + 1 :] if q.job in started]
+        assert not later or (fed and waited < PATIENCE_S), "it was to be served first"
+        assert not any(q.fed and -q.since < PATIENCE_S for q in later), "nobody else may overtake"
+
+
+def test_a_displaced_job_is_served_beside_a_stream_of_newcomers_within_a_bounded_time() -> None:
+    crowd = Crowd(1)
+    crowd.submit("old")
+    crowd.done["old"] = Progress(iteration=8, metrics_iteration=8, metrics={"loss": 0.5})
+    crowd.go(2)
+    crowd.shards["s1"]["incarnation"] = "2"  # it is displaced, and stands behind who is new
+    crowd.submit("n0")
+    crowd.go(2)
+    assert crowd.state("old") is JobState.QUEUED
+    started, n = crowd.time, 0
+    while crowd.state("old") is JobState.QUEUED and crowd.time < started + 2 * PATIENCE_S:
+        crowd.submit(f"n{n + 1}")
+        crowd.ask("kill", f"n{n}")
+        crowd.go(10)
+        n += 1
+    assert PATIENCE_S - 20 <= crowd.time - started <= PATIENCE_S + 20
+
+
 def on_shards(job: str, *gives: str, least: int = 1) -> HeldFact:
     """A job of one worker, led elsewhere."""
     bounds = Size(min=least, max=9)
@@ -173,6 +213,37 @@ def test_who_lacks_workers_does_not_take_those_that_others_give_up() -> None:
     assert [s.job for s in decision.starts] == ["new"]
     assert decision.refills == ()
     assert {r.job: r.workers for r in decision.resizes} == {"lame": 4}
+
+
+def test_slots_that_a_job_lacks_are_not_given_up_by_it() -> None:
+    lame, full = held("lame", 4), held("full", 7, least=7)
+    decided = facts(8, 0, lame, full, queued("new", 3, 3))
+    decided = replace(decided, running=(RunningFact(JobId("lame"), 3, (AgentId("a0"),), ()),))
+    decision = Eps().decide(decided)
+    assert decision.resizes == (), "it has one worker, its least"
+    assert "all jobs are at their least: 3 worker slots more" in dict(decision.waits)[JobId("new")]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(0, 3)), max_size=4),
+    st.integers(1, 5),
+    st.integers(0, 3),
+)
+@settings(max_examples=300, deadline=None)
+def test_who_is_told_that_others_give_way_gets_what_it_needs_by_that(
+    jobs: list[tuple[int, int, int]], wish: int, free: int
+) -> None:
+    running = [held(f"j{n}", a + b, least=a) for n, (a, b, _) in enumerate(jobs)]
+    there = {j.job: max(0, j.workers - c) for j, (_, _, c) in zip(running, jobs, strict=True)}
+    decided = facts(sum(there.values()) + free + wish, free, *running, queued("new", wish, wish))
+    lame = [RunningFact(j.job, j.workers - there[j.job], (), ()) for j in running]
+    decision = Eps().decide(replace(decided, running=tuple(r for r in lame if r.missing)))
+    for refill in decision.refills:
+        there[refill.job] += len(refill.agents)
+        free -= len(refill.agents)
+    if "give way to it" in dict(decision.waits).get(JobId("new"), ""):
+        given_up = sum(max(0, there[r.job] - r.workers) for r in decision.resizes)
+        assert free + given_up >= wish
 
 
 def test_what_is_given_while_the_head_cannot_be_served_is_not_given_up_for_it_again() -> None:
@@ -280,71 +351,6 @@ def test_whoever_can_be_served_at_all_is_served(
         assert left + given_up >= head.workers.min or left + spare < head.workers.min or at_least
 
 
-# --- what is measured -------------------------------------------------------------------------------------------------
-
-
-def test_speeds_are_measured_by_number_of_workers() -> None:
-    speeds = Speeds()
-    for at in range(10):
-        speeds.seen(float(at), at * 10, 2)
-    for at in range(10, 20):
-        speeds.seen(float(at), 90 + (at - 9) * 20, 4)
-    assert speeds.rates == ((2, pytest.approx(10.0)), (4, pytest.approx(20.0)))
-    speeds.seen(20.0, 5, 4)  # gone back
-    speeds.seen(21.0, 25, 4)
-    assert speeds.rates[1][1] == pytest.approx(20.0)
-    speeds.seen(22.0, 25, 0)
-    assert len(speeds.rates) == 2
-
-
-def test_the_first_stretch_with_other_workers_is_no_measure_and_old_ones_fade() -> None:
-    speeds = Speeds()
-    speeds.seen(0.0, 0, 1)
-    speeds.seen(30.0, 1, 1)  # compilation
-    assert speeds.rates == ()
-    speeds.seen(31.0, 3, 1)
-    assert speeds.rates == ((1, 2.0),)
-    for at in range(40, 400):
-        speeds.seen(float(at), at, 2)
-    assert [n for n, _ in speeds.rates] == [2]
-
-
-@given(st.lists(st.tuples(st.integers(0, 9), st.floats(allow_nan=True)), max_size=5))
-def test_a_gain_is_a_number_whatever_was_measured(rates: list[tuple[int, float]]) -> None:
-    found = gain(rates, 1, 2)
-    assert math.isfinite(found)
-    assert 0 <= found <= math.log(2) + 1e-9
-
-
-def test_the_model_finds_what_it_was_made_of() -> None:
-    rates = [(n, 1 / (0.2 + 0.8 / n)) for n in (1, 2, 4)]
-    assert time_s(rates, 8) == pytest.approx(0.3)
-    assert gain(rates, 4, 8) == pytest.approx(math.log(0.4 / 0.3))
-
-
-@pytest.mark.parametrize(
-    ("wish", "progress", "found"),
-    [
-        ({}, {"iteration": 9}, ""),
-        ({}, {"metrics_iteration": 4, "metrics": {"loss": None}}, "evaluated at iteration 4"),
-        ({}, {"passes": 1.0}, "a pass over the data"),
-        ({"iterations": 5}, {"iteration": 4, "metrics_iteration": 4}, ""),
-        ({"iterations": 5}, {"iteration": 5}, "5 iterations"),
-        ({"seconds": 2.0}, {"training_s": 2.5}, "2.5 s of training"),
-        ({"passes": 0.5, "seconds": 99.0}, {"passes": 0.5}, "0.5 passes"),
-    ],
-)
-def test_feedback_is_what_the_job_says_it_is(
-    wish: dict[str, Any], progress: dict[str, Any], found: str
-) -> None:
-    document = parse_job({"id": "j", "task": "linear", "iterations": 9, "feedback": wish})
-    record = JobRecord(
-        id=JobId("j"), document=document, state=JobState.RUNNING, reason="", seq=1,
-        submitted_at=0.0, changed_at=0.0, progress=Progress(**progress),
-    )  # fmt: skip
-    assert feedback_of(record) == found
-
-
 # --- in the scheduler -------------------------------------------------------------------------------------------------
 
 
@@ -368,7 +374,7 @@ def test_a_newcomer_trains_soon_on_a_full_cluster_and_the_rest_is_shared_out_aga
 
 def test_feedback_is_told_once_and_kept() -> None:
     crowd = Crowd(1)
-    crowd.submit("j", feedback={"iterations": 10})
+    crowd.submit("j", iterations=99, feedback={"iterations": 10})
     crowd.go(2)
     assert "feedback" not in crowd.events()
     crowd.done["j"] = Progress(iteration=10, loss=float("nan"))

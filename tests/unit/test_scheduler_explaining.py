@@ -100,11 +100,15 @@ def test_a_policy_is_chosen_while_jobs_run_and_kept() -> None:
     assert crowd.sizes() == {"old": 4}
     asked(crowd, "policy", PolicyCommand(policy="eps"))
     assert KeepPolicy("eps") in crowd.out
+    reply, kept = asked(crowd, "policy", PolicyCommand()), crowd.out.count(KeepPolicy("eps"))
+    assert (reply.ok, reply.lines, kept) == (True, ["eps"], 1)
+    assert reply.reason == "eps is in force; there are fifo, fair, srtf, optimus besides"
     crowd.go(3)
     assert crowd.sizes() == {"old": 2, "new": 2}
     asked(crowd, "policy", PolicyCommand(policy="fifo"))
     crowd.go(3)
     assert crowd.sizes() == {"old": 2, "new": 2}, "who trains goes on as it is"
+    assert asked(crowd, "policy", PolicyCommand()).lines == ["fifo"]
     reply = asked(crowd, "policy", PolicyCommand(policy="best"))
     assert not reply.ok
     assert "known: fifo" in reply.reason

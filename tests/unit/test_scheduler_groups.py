@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -88,23 +90,91 @@ def test_a_quota_that_nobody_reaches_changes_nothing(facts: Facts, policy: str) 
     assert wide.decide(facts) == POLICIES[policy].decide(facts)
 
 
+class Looking(Eps):
+    """Notes how much jobs with a place count."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, float]] = []
+
+    def decide(self, facts: Facts) -> Decision:
+        self.seen.append({job.job: job.weight for job in facts.held})
+        return super().decide(facts)
+
+
 def test_a_group_with_a_weight_counts_as_one_job_of_it() -> None:
-    seen: list[dict[str, float]] = []
-
-    class Looking(Eps):
-        def decide(self, facts: Facts) -> Decision:
-            seen.append({job.job: job.weight for job in facts.held})
-            return super().decide(facts)
-
-    one = Size(min=1, max=1)
+    looking, one = Looking(), Size(min=1, max=1)
     held = tuple(
         HeldFact(JobId(name), 1, one, 1, one, fed=True, weight=weight, group=group)
         for name, weight, group in (("x", 1.0, "a"), ("y", 3.0, "a"), ("z", 2.0, ""))
     )
     facts = Facts(shards=(), agents=(), queued=(), running=(), held=held)
-    Grouped(Looking(), {"a": Group(weight=2.0)}).decide(facts)
-    Grouped(Looking(), {"a": Group(workers=9)}).decide(facts)
-    assert seen == [{"x": 0.5, "y": 1.5, "z": 2.0}, {"x": 1.0, "y": 3.0, "z": 2.0}]
+    Grouped(looking, {"a": Group(weight=2.0)}).decide(facts)
+    Grouped(looking, {"a": Group(workers=9)}).decide(facts)
+    assert looking.seen == [{"x": 0.5, "y": 1.5, "z": 2.0}, {"x": 1.0, "y": 3.0, "z": 2.0}]
+
+
+@pytest.mark.parametrize("quota", [2, None])
+def test_a_weight_is_not_shared_with_jobs_that_wait_and_cannot_start(quota: int | None) -> None:
+    one, two = Size(min=1, max=1), Size(min=1, max=2)
+    held = (
+        HeldFact(JobId("own"), 2, two, 1, one, fed=True, group="a"),
+        HeldFact(JobId("other"), 2, Size(min=2, max=9), 1, one, fed=True),
+    )
+    shards = (ShardFact(ShardId("s1"), 9, 9, 0),)
+    agents = tuple(AgentFact(AgentId(f"a{n}"), 1, int(n > 3), 0) for n in range(5))
+    for length, part in ((0, 1), (1, 2), (60, 3)):
+        waits = [
+            QueuedFact(JobId(f"q{n}"), one, Size(min=1, max=1), group="a") for n in range(length)
+        ]
+        facts = Facts(shards, agents, tuple(waits), (), held)
+        looking = Looking()
+        Grouped(looking, {"a": Group(weight=2.0, workers=quota)}).decide(facts)
+        # of the five slots three are the leasts of who runs
+        expected = 2.0 if quota else 2.0 / part
+        assert looking.seen == [{"own": expected, "other": 1.0}]
+
+
+@given(worlds(), st.floats(0.1, 9))
+def test_the_jobs_of_a_group_count_as_much_as_its_weight_together(
+    facts: Facts, weight: float
+) -> None:
+    looking = Looking()
+    grouped = Grouped(looking, {"a": Group(weight=weight)})
+    grouped.decide(facts)
+    grouped.decide(replace(facts, queued=()))
+    with_queue, alone = (
+        [seen[job.job] for job in facts.held if job.group == "a"] for seen in looking.seen
+    )
+    if alone:
+        assert sum(alone) == pytest.approx(weight)
+        assert 0 < sum(with_queue) <= weight * (1 + 1e-9)
+
+
+class Passes(tuple[Any, ...]):
+    """Counts how often it is gone through."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.times += 1
+        return super().__iter__()
+
+
+def test_a_long_queue_that_waits_for_a_quota_is_gone_through_no_more_often_than_a_short_one() -> (
+    None
+):
+    def passes(waiting: int) -> tuple[int, int]:
+        one = Size(min=1, max=1)
+        held = Passes([HeldFact(JobId("h"), 8, Size(min=8, max=8), 1, one, fed=True, group="a")])
+        queue = Passes(QueuedFact(JobId(f"q{n}"), one, one, group="a") for n in range(waiting))
+        shards = (ShardFact(ShardId("s1"), 9, 9, 0),)
+        agents = (AgentFact(AgentId("a1"), 8, 0, 0),)
+        facts = Facts(shards=shards, agents=agents, queued=queue, running=(), held=held)
+        decision = Grouped(Eps(), {"a": Group(workers=8)}).decide(facts)
+        assert len(decision.waits) == waiting
+        return held.times, queue.times
+
+    assert passes(50) == passes(5)
 
 
 def test_what_is_over_its_quota_is_left_as_it_is() -> None:

@@ -200,6 +200,63 @@ def test_a_bad_agent_does_not_fail_a_job_that_trains_elsewhere() -> None:
     assert list(desk.workers().values()) == ["a1"]
 
 
+def alone_with_a_bad_agent() -> Desk:
+    """A job whose trainers do not start on one of two agents, and that has lost the other one."""
+    desk = Desk()
+    desk.shard()
+    desk.agent("a1")
+    desk.agent("bad")
+    desk.submit(workers={"min": 1, "max": 2})
+    good, worker = list(desk.workers())
+    desk.agent("a1", trainers=[desk.trainer(good)])
+    desk.shard(jobs=[desk.hosts(phase="running", ready=[good])])
+    for _ in range(FAILURE_LIMIT):
+        desk.agent("bad", trainers=[desk.trainer(worker, state="exited", how="exit code 1")])
+        desk.agent("bad", trainers=[])
+        worker = list(desk.workers())[-1]
+    lines = desk.ask("explain").lines
+    assert any("but not on bad, where 5 in a row did not get ready" in line for line in lines)
+    assert "it would get more at once if a worker slot were free on another agent" in lines
+    del desk.agents["a1"]
+    desk.shards["s1"]["jobs"] = [desk.hosts(phase="waiting", reason="no worker is ready")]
+    desk.wait(desk.core.bounds.lost_s + 2)
+    assert desk.state() is JobState.WAITING
+    assert desk.workers() == {}
+    assert "not on bad, where 5 in a row did not get ready" in desk.record().reason
+    return desk
+
+
+def test_a_job_without_any_worker_tries_a_bad_agent_again_before_it_waits_for_ever() -> None:
+    desk = alone_with_a_bad_agent()
+    desk.wait(desk.core.bounds.again_s)
+    (worker,) = desk.workers()
+    assert desk.workers()[worker] == "bad"
+    desk.agent("bad", trainers=[desk.trainer(worker)])
+    desk.shard(jobs=[desk.hosts(phase="running", ready=[worker])])
+    assert desk.state() is JobState.RUNNING
+
+
+def test_an_agent_that_comes_back_soon_saves_its_job_from_the_bad_one() -> None:
+    desk = alone_with_a_bad_agent()
+    desk.wait(desk.core.bounds.again_s / 2)
+    assert desk.workers() == {}
+    desk.agent("a1", incarnation="2", trainers=[])
+    desk.wait(2)
+    assert list(desk.workers().values()) == ["a1"]
+
+
+def test_a_job_whose_trainers_start_nowhere_fails_in_bounded_time() -> None:
+    desk = alone_with_a_bad_agent()
+    desk.wait(desk.core.bounds.again_s)
+    for _ in range(FAILURE_LIMIT):
+        (worker,) = desk.workers()
+        desk.agent("bad", trainers=[desk.trainer(worker, state="exited", how="exit code 1")])
+        if desk.state() is not JobState.FAILED:
+            desk.agent("bad", trainers=[])
+    assert desk.state() is JobState.FAILED
+    assert "5 trainers in a row ended before they were ready" in desk.record().reason
+
+
 def test_trainers_that_are_not_ready_in_time_are_replaced_and_then_fail_the_job() -> None:
     desk = Desk()
     desk.shard()

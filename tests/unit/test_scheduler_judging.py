@@ -16,6 +16,7 @@ from elps.contracts.errors import InvalidDocument
 from elps.contracts.ids import JobId
 from elps.contracts.job import Kill
 from elps.contracts.state import JobState, Judged, Progress
+from elps.scheduler.core.events import PublishEvent
 from elps.scheduler.core.judging import BEST_KEPT, after, best_at, verdict
 
 values = st.none() | st.floats() | st.floats(-5, 5)
@@ -103,10 +104,10 @@ def test_a_group_is_needed_for_its_median() -> None:
         parse_job({"task": "linear", "iterations": 1, "kill": {"below_median": 3}})
 
 
-def evaluated(desk: Desk, iteration: int, **metrics: Any) -> None:
+def evaluated(desk: Desk, iteration: int, phase: str = "running", **metrics: Any) -> None:
     progress = Progress(iteration=iteration, metrics=metrics, metrics_iteration=iteration)
     (worker,) = desk.workers()
-    desk.shard(jobs=[desk.hosts(phase="running", ready=[worker], progress=progress)])
+    desk.shard(jobs=[desk.hosts(phase=phase, ready=[worker], progress=progress)])
 
 
 def submitted(**rules: Any) -> Desk:
@@ -130,6 +131,64 @@ def test_a_job_is_killed_by_its_rule_and_its_record_says_why() -> None:
         "killed by its own rule: no better loss in 2 evaluations (best 1, now not a finite number)"
     )
     assert desk.core.book.records[JobId("j")].judged.evaluations == 3
+
+
+@pytest.mark.parametrize(
+    ("phase", "iteration"), [("finished", 9), ("running", 9), ("finished", 8), ("failed", 8)]
+)
+def test_the_last_evaluation_of_a_job_kills_it_no_more_and_counts_for_its_group(
+    phase: str, iteration: int
+) -> None:
+    desk = submitted(patience=1)
+    evaluated(desk, 5, loss=1.0)
+    evaluated(desk, iteration, phase, loss=1.0)
+    assert desk.state().value == phase
+    assert (desk.record().judged.iteration, desk.record().judged.evaluations) == (iteration, 2)
+
+
+def grouped(*kills: dict[str, Any]) -> Desk:
+    """Jobs of one group that train, each with its rules."""
+    desk = Desk()
+    desk.shard(slots=9)
+    desk.agent(slots=9)
+    for n, kill in enumerate(kills):
+        desk.submit(f"j{n}", group="g", kill=kill)
+    return desk
+
+
+def all_evaluated(desk: Desk, iteration: int, **metrics: float) -> None:
+    """Each of them, the one submitted last at the end."""
+    for job in sorted(desk.core.book.live):
+        progress = Progress(iteration=iteration, metrics=metrics, metrics_iteration=iteration)
+        hosted = desk.hosts(job, phase="running", ready=list(desk.workers(job)), progress=progress)
+        others = [j for j in desk.shards["s1"]["jobs"] if j.job != job]
+        desk.shard(jobs=[*others, hosted])
+        metrics = {name: value + 1 for name, value in metrics.items()}
+
+
+def test_a_job_is_compared_with_those_of_its_group_that_look_at_the_same() -> None:
+    rules = {"metric": "error", "below_median": 2}
+    desk = grouped({"metric": "error"}, {"metric": "error"}, {"metric": "error"}, rules)
+    all_evaluated(desk, 1, error=0.1)
+    all_evaluated(desk, 2, error=0.1)
+    assert desk.state("j3") is JobState.KILLED
+    assert "the median of 3 others" in desk.record("j3").reason
+
+
+def test_who_has_nobody_to_be_compared_with_in_its_group_is_told_so_once() -> None:
+    rules = {"metric": "error", "below_median": 2}
+    desk = grouped({}, {"metric": "error", "mode": "max"}, {"metric": "error"}, rules)
+    for iteration in range(1, 5):
+        all_evaluated(desk, iteration, error=0.1, loss=0.1)
+    assert desk.state("j3") is JobState.RUNNING
+    told = [c.event for c in desk.out if isinstance(c, PublishEvent)]
+    (event,) = [e for e in told if e.what == "rules_do_not_apply"]
+    assert event.job == "j3"
+    assert event.reason == (
+        "below_median compares by 'error' and mode 'min', and of the 3 others in group 'g' 1 have these in their "
+        "[kill]: it asks for 3"
+    )
+    assert desk.record("j3").judged.apart, "so it is after a restart"
 
 
 def test_a_metric_that_is_not_evaluated_judges_nobody_and_is_told() -> None:

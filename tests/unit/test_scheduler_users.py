@@ -65,7 +65,12 @@ def test_the_same_document_twice_is_one_job_and_another_one_under_its_id_is_refu
     desk.submit()
     again = desk.submit()
     assert again.ok
-    assert "already there" in again.reason
+    assert again.reason.startswith("already there, queued: ")
+    assert "choose another id" not in again.reason
+    desk.ask("kill")
+    again = desk.submit()
+    assert again.ok, "a repeated message is answered alike"
+    assert again.reason.endswith("killed by its user; choose another id to train again")
     other = desk.submit(iterations=10)
     assert not other.ok
     assert "another document" in other.reason

@@ -34,11 +34,22 @@ def explain(ctx: typer.Context, job: JobArgument, as_json: JsonOption = False) -
 
 def policy(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(help="fifo, eps, ...; see docs/scheduling.md.")],
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="fifo, eps, ...; see docs/scheduling.md. Left out: the one in force is shown.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Have the scheduler decide by another policy from now on.
+    """Show the policy by which the scheduler decides, or have it decide by another one from now on.
 
     Jobs that train go on as they are. It holds through restarts, until ELPS_POLICY is set to something else.
     """
-    direct(ctx, lambda client: client.choose_policy(name), as_json)
+    direct(
+        ctx,
+        lambda client: client.policy() if name is None else client.choose_policy(name),
+        as_json,
+    )

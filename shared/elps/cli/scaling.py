@@ -41,9 +41,9 @@ def scale(
     The job is pinned at that size, through pauses and restarts too, until [bold]--auto[/]. What you leave out stays
     as it is. Numbers must lie within workers.min and max, shards.min and max of the job's file.
 
-    [bold]--auto[/] does not change the size of a job that trains: the scheduler's present policy, first come first
-    served, resizes none. It counts when the job starts anew, after a pause or a restart of the stack: then it gets
-    what is free, up to its file's max.
+    [bold]--auto[/] leaves the size to the scheduler's policy again, which [bold]elps policy[/] shows. First come first
+    served ([bold]fifo[/], the default) resizes no job that trains: it counts when the job starts anew, after a pause or
+    a restart of the stack, and gets what is free, up to its file's max. The other policies resize it while it trains.
 
     It does not stop for it: new workers get ready while the others train, those that leave finish what they compute,
     and parameters move between shards in the background. The result is the same as without. When too little is free

@@ -93,7 +93,7 @@ def report(reply: Reply, *, as_json: bool) -> None:
         raise InvalidDocument(
             "refused", reply.problems or [reply.reason or "the scheduler gave no reason"]
         )
-    parts = [plain(reply.job or "")]
+    parts = [plain(reply.job)] if reply.job else []
     if reply.state is not None:
         parts.append(state_text(reply.state.value))
     if reply.reason:

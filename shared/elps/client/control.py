@@ -69,6 +69,10 @@ class Client:
         """Why a job has what it has, and what would have to happen for it to get more: `Reply.lines`."""
         return await self._direct(topology.EXPLAIN, job, "")
 
+    async def policy(self) -> Reply:
+        """The policy in force: the first of `Reply.lines`."""
+        return await self._command(topology.POLICY, encode(PolicyCommand()))
+
     async def choose_policy(self, policy: str) -> Reply:
         """Have the scheduler decide by another policy from now on, restarts included."""
         return await self._command(topology.POLICY, encode(PolicyCommand(policy=policy)))

@@ -158,7 +158,7 @@ class Stop(_Part, frozen=True, kw_only=True):
 
 class Feedback(_Part, frozen=True, kw_only=True):
     """When the job has given its early feedback: whichever of these comes first. By default its first evaluation, or
-    the end of its first pass if it is not evaluated.
+    the end of its first pass if it is not evaluated. `iterations` and `passes` are not beyond the job's own.
     """
 
     iterations: Natural = 0
@@ -180,7 +180,7 @@ class Kill(_Part, frozen=True, kw_only=True):
     """A value counts as better when it is better by more than this."""
     below_median: Natural = 0
     """After so many evaluations: its best value is worse than the median of those that the others of its group had at
-    the same iteration, if at least 3 have come as far; 0: not asked."""
+    the same iteration, if at least 3 have come as far whose own `metric` and `mode` here are the same; 0: not asked."""
     not_finite: bool = False
     """A value is NaN or infinite."""
 
@@ -244,10 +244,11 @@ class JobDocument(_Part, frozen=True, kw_only=True):
     feedback: Feedback = Feedback()
     kill: Kill = Kill()
     weight: Annotated[float, Meta(ge=0.01, le=100)] = 1.0
-    """How much the job's speed counts beside that of others, where the policy shares resources out."""
+    """How much the job's speed counts beside that of others: under ``fair``, ``optimus`` and ``eps``; under ``srtf``
+    for shards alone, and under ``fifo`` not."""
     deadline_s: Positive | None = None
-    """Seconds after it was submitted by which it should have ended. A job that would not counts more, where the policy
-    shares resources out; one that has not is told of and goes on."""
+    """Seconds after it was submitted by which it should have ended. A job that runs and would not has three times its
+    `weight`, where that counts; one that has not is told of and goes on."""
     deterministic: bool = False
     """Sum the gradients in the order of their intervals: bit for bit the same for the same cut."""
     group: Annotated[str, Meta(max_length=64)] = ""
@@ -284,6 +285,7 @@ def semantic_problems(job: JobDocument) -> list[str]:
             problems.append(f"{name}: min {pool.min} is above max {pool.max}")
     if job.replicas and job.shards.max < 2:
         problems.append("replicas: 1 needs a second shard; give shards.max 2 or more")
+    problems += _feedback_problems(job)
     if job.kill.below_median and not job.group:
         problems.append("kill: below_median compares the job with others of its group; give it one")
     aims = job.stop.target is not None or job.stop.patience > 0
@@ -303,6 +305,21 @@ def semantic_problems(job: JobDocument) -> list[str]:
             f"must not depend on; give {FIXED!r} or leave one of the two out"
         )
     return problems + _mode_problems(job)
+
+
+def _feedback_problems(job: JobDocument) -> list[str]:
+    """Feedback that would come only after the end, so that the job counted as one without any for all its life.
+
+    Passes and iterations cannot be compared before the data is open.
+    """
+    return [
+        f"feedback, {what}: it is given after {wanted} {what}, which is beyond the job's {whole}; give {whole} or less"
+        for what, wanted, whole in (
+            ("iterations", job.feedback.iterations, job.iterations),
+            ("passes", job.feedback.passes, job.passes),
+        )
+        if whole is not None and wanted > whole
+    ]
 
 
 def _mode_problems(job: JobDocument) -> list[str]:

@@ -51,9 +51,10 @@ class SuspendCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class PolicyCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Body of policy: by which the scheduler decides from now on."""
+    """Body of policy: by which the scheduler decides from now on, or the question by which it does."""
 
-    policy: str
+    policy: str = ""
+    """Empty: nothing is changed. The answer's only line is the policy in force."""
 
 
 class Reply(Message, frozen=True, kw_only=True, tag="reply"):

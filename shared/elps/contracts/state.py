@@ -108,6 +108,8 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """Evaluations since the best one."""
     best: list[Best] = []
     """Oldest first; of many some are left out."""
+    apart: bool = False
+    """It is to be compared with others of its group, which look at something else, and that was told."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):

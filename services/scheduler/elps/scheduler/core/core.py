@@ -89,6 +89,8 @@ class Core:
                 watch.ticked(book, now)
             case JobSubmitted():
                 users.job_submitted(book, event, now)
+            case UserAsked(body=PolicyCommand(policy="")):
+                self._tell_policy(event.request)
             case UserAsked(body=PolicyCommand(policy=name)):
                 self._choose(event.request, name)
             case UserAsked(what="explain", body=JobCommand(job=job)):
@@ -113,6 +115,12 @@ class Core:
 
     def _with_groups(self, policy: Policy) -> Policy:
         return Grouped(policy, self._groups) if self._groups else policy
+
+    def _tell_policy(self, request: Request) -> None:
+        """Asked again it is said anew: it may have changed."""
+        name, others = self.policy.name, [known for known in POLICIES if known != self.policy.name]
+        text = f"{name} is in force; there are {', '.join(others)} besides"
+        self.book.out.append(Answer(request, Reply(ok=True, reason=text, lines=[name])))
 
     def _choose(self, request: Request, name: str) -> None:
         """Decide by another policy from now on; jobs that hold something go on as they are."""

@@ -5,6 +5,8 @@
    share comes from jobs that have given their early feedback and have more than theirs. Jobs without feedback come
    before the others, and are the last to be taken from. Several newcomers share what is free.
 2. Who waits is served in order: nobody overtakes the head, so whoever may be served at all waits for no later one.
+   Newcomers come before those that have given their feedback and were paused or displaced, but for `PATIENCE_S` only:
+   from then on no job that arrived later is started before such a one.
 3. When nobody waits, what is free goes to where it gains most: each job's speed by its number of workers is fitted from
    what was measured (`gain`), and gains are compared as ratios, so that equal jobs come to equal sizes.
 4. When nothing is free either, a worker changes its job if what the one gains exceeds by a margin what the other loses,
@@ -14,11 +16,11 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from heapq import heapify, heappop, heapreplace
 
-from elps.contracts.ids import AgentId, JobId, ShardId
+from elps.contracts.ids import JobId
 from elps.scheduler.core.gain import LEAST_GAIN, gain
 from elps.scheduler.core.places import (
     FreeSlots,
@@ -46,6 +48,8 @@ MARGIN = 1.25
 """So many times what is lost has to be gained before a worker changes its job."""
 GROWS_S, MOVES_S = 1.0, 10.0
 """A job is left alone for so long after a change of its size, before it grows and before a worker changes its job."""
+PATIENCE_S = 300.0
+"""A job with feedback that has waited for so long is served in its order of arrival, as newcomers are."""
 UNFED = 3.0
 """Weight of a job that has not given its early feedback, over that of one that has."""
 
@@ -72,6 +76,8 @@ class _Deciding:
         self._donors = [fact for fact in facts.held if fact.movable]
         #: what is free may be meant for them, who cannot be given it yet
         self._starting = any(fact.starting for fact in facts.held)
+        #: workers that jobs shall have and that are not there
+        self._missing = {lame.job: lame.missing for lame in facts.running}
         self._workers: dict[JobId, int] = {}  #: of jobs that are to have others than before
         self._width: dict[JobId, int] = {}
         self._why: dict[JobId, str] = {}
@@ -97,12 +103,16 @@ class _Deciding:
     def _queue(self) -> list[QueuedFact]:
         """Who waits, in order, but for those that the pool cannot hold."""
         queue = []
-        for job in sorted(self._facts.queued, key=lambda q: q.fed):
+        for job in sorted(self._facts.queued, key=self._stands_back):
             if reason := too_large(job, self._facts):
                 self._waits.append((job.job, reason))
             else:
                 queue.append(job)
         return queue
+
+    def _stands_back(self, job: QueuedFact) -> bool:
+        """Whether newcomers that arrived later are served first."""
+        return job.fed and self._facts.at - job.since < PATIENCE_S
 
     def _refill(self, queue: list[QueuedFact]) -> list[Refill]:
         """Give jobs what they lack; while somebody waits who can be served, no more than their least.
@@ -111,17 +121,30 @@ class _Deciding:
         and be given up again each time.
         """
         lacking = sorted(self._facts.running, key=lambda r: self._is_fed(r.job))
-        if lacking and queue:
-            bare = [replace(lame, missing=self._lacks_of_least(lame)) for lame in lacking]
-            shards, agents = dict(self._shards), dict(self._agents)
-            refilled_from(shards, agents, bare)
-            if self._can_serve(queue[0], shards, agents):
-                for lame, least in zip(lacking, bare, strict=True):
-                    if least.missing < lame.missing:
-                        by = least.missing - lame.missing
-                        self._resize(self._held[lame.job], by, "others wait for what it lacks")
-                lacking = bare
-        return refilled_from(self._shards, self._agents, lacking)
+        if not lacking or not queue:
+            return self._refilled(lacking)
+        bare = [replace(lame, missing=self._lacks_of_least(lame)) for lame in lacking]
+        refills = self._refilled(bare)
+        more = [lame.missing - least.missing for lame, least in zip(lacking, bare, strict=True)]
+        if self._can_serve(queue[0]):
+            for lame, by in zip(lacking, more, strict=True):
+                if by:
+                    self._resize(self._held[lame.job], -by, "others wait for what it lacks")
+            return refills
+        given = {refill.job: refill.agents for refill in refills}
+        rest = [
+            replace(
+                lame, missing=by, missing_shards=0, agents=lame.agents + given.get(lame.job, ())
+            )
+            for lame, by in zip(lacking, more, strict=True)
+        ]
+        return refills + self._refilled(rest)
+
+    def _refilled(self, lacking: Iterable[RunningFact]) -> list[Refill]:
+        refills = refilled_from(self._shards, self._agents, lacking)
+        for refill in refills:
+            self._missing[refill.job] -= len(refill.agents)
+        return refills
 
     def _lacks_of_least(self, lame: RunningFact) -> int:
         """Workers that a job needs to have its least."""
@@ -130,14 +153,15 @@ class _Deciding:
             return lame.missing
         return min(lame.missing, max(0, known.bounds.min - (known.workers - lame.missing)))
 
-    def _can_serve(
-        self, job: QueuedFact, shards: Mapping[ShardId, int], agents: Mapping[AgentId, int]
-    ) -> bool:
-        """Whether a job can be given its least of what is free there and what others can give up."""
-        missing = {lame.job: lame.missing for lame in self._facts.running}
-        spare = sum(max(0, j.workers - missing.get(j.job, 0) - j.bounds.min) for j in self._donors)
-        enough = job.workers.min <= sum(agents.values()) + self._coming + spare
-        return enough and ShardRoom(self._facts, shards, self._donors).take(job.shards.min)
+    def _can_serve(self, job: QueuedFact) -> bool:
+        """Whether a job can be given its least of what is free and what others can give up."""
+        enough = job.workers.min <= sum(self._agents.values()) + self._coming + self._spare()
+        return enough and ShardRoom(self._facts, self._shards, self._donors).take(job.shards.min)
+
+    def _spare(self) -> int:
+        """Workers that are there and that jobs can give up."""
+        missing = self._missing.get
+        return sum([max(0, j.workers - missing(j.job, 0) - j.bounds.min) for j in self._donors])
 
     def _is_fed(self, job: JobId) -> bool:
         return job in self._held and self._held[job].fed
@@ -166,8 +190,7 @@ class _Deciding:
     def _take_for(self, waiting: list[QueuedFact]) -> bool:
         """Have running jobs give up what those in front of the queue need; False if the first cannot be served."""
         free = sum(self._agents.values()) + self._coming
-        size = self._workers.get
-        spare = sum([size(j.job, j.workers) - j.bounds.min for j in self._donors])
+        spare = self._spare()
         shards = ShardRoom(self._facts, self._shards, self._donors)
         needed = wished = 0
         for n, job in enumerate(waiting):

@@ -232,6 +232,14 @@ class Bounds:
         return 3 * self.lost_s
 
     @property
+    def again_s(self) -> float:
+        """A job without any worker waits so long before it tries agents again on which its trainers did not start.
+
+        Time enough for an agent that is restarted to come back, on which they do.
+        """
+        return 6 * self.lost_s
+
+    @property
     def cut_off_s(self) -> float:
         """A shard that is heard, and that the leader of a job cannot reach for so long, is lost to that job."""
         return 3 * self.lost_s

@@ -19,6 +19,7 @@ from elps.scheduler.core.events import Moment
 from elps.scheduler.core.facts import all_facts
 from elps.scheduler.core.places import counted
 from elps.scheduler.core.policy import AgentFact, Decision, Facts, Policy, ShardFact
+from elps.scheduler.core.trainers import elsewhere
 
 TRIED, ALL_TRIED = 100, 5_000
 """Of so many other jobs, at most, it is tried what would be if they were over; of fewer where there are many jobs, each
@@ -47,6 +48,8 @@ def explain(book: Book, policy: Policy, job: JobId, now: Moment) -> list[str]:
     live = book.live[job]
     if live.reservation is not None:
         return [*lines, f"it is about to start: {live.reservation.start.reason}"]
+    if live.avoid:
+        lines.append(f"its trainers start wherever a slot is free, but {elsewhere(live)}")
     return lines + _more(book, policy, record, now)
 
 
@@ -132,8 +135,9 @@ def _gets(facts: Facts, decision: Decision, job: JobId) -> bool:
 
 def _single(book: Book, facts: Facts, record: JobRecord) -> Iterator[tuple[str, Facts]]:
     """What might happen, and the facts then; what takes least first."""
-    yield "some time has passed without a change", _later(facts)
-    yield "a worker slot were free", _later(_with_worker(facts))
+    yield "some time has passed without a change", replace(_later(facts), at=facts.at + LATER_S)
+    where = " on another agent" if book.live[record.id].avoid else ""
+    yield f"a worker slot were free{where}", _later(_with_worker(facts))
     yield "one more shard had a free slot", _later(_with_shard(facts))
     for other, allocation, _, _ in book.holding()[: min(TRIED, ALL_TRIED // len(book.live))]:
         if other.id != record.id:

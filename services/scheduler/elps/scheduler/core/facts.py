@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence, Set
+
+from elps.contracts.ids import JobId, ShardId
 from elps.contracts.job import Pool as Size
-from elps.contracts.state import JobRecord, JobState
+from elps.contracts.state import Allocation, JobRecord, JobState
 from elps.scheduler.core import deadlines, resizing
 from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import Moment
@@ -23,48 +26,39 @@ LOOK_S = 0.5
 
 
 def facts_of(book: Book, policy: Policy, now: Moment) -> Facts | None:
-    """What the policy is to know; None when no job wants anything."""
-    facts = all_facts(book, now, held=policy.told_held)
-    if not facts.queued and not facts.running:
-        if not policy.resizes or now.mono - book.asked_at < LOOK_S:
-            return None
-        book.asked_at = now.mono
-    return facts
+    """What the policy is to know; None while it need not be asked."""
+    return all_facts(book, now, held=policy.told_held) if _due(book, policy, now) else None
+
+
+def _due(book: Book, policy: Policy, now: Moment) -> bool:
+    """Whether a job wants something, or one that resizes has not been asked for long."""
+    if any(True for _ in _waiting(book)) or any(True for _ in _lacking(book)):
+        return True
+    if not policy.resizes or now.mono - book.asked_at < LOOK_S:
+        return False
+    book.asked_at = now.mono
+    return True
 
 
 def all_facts(book: Book, now: Moment, *, held: bool) -> Facts:
-    """What a policy can know; with `held` the jobs with a place, too, which not every one asks for."""
-    queued = tuple(
-        _queued(book.records[job], live)
-        for job, live in book.live.items()
-        if book.records[job].state is JobState.QUEUED and live.reservation is None
-    )
-    running = tuple(
-        RunningFact(
-            record.id,
-            allocation.size - len(allocation.workers),
-            tuple(allocation.workers.values()),
-            tuple(live.avoid),
-            resizing.missing_shards(book, record.id),
-            resizing.barred(book, record.id, now),
-        )
-        for record, allocation, live, reign in book.holding()
-        if not live.requeue
-        and not reign.sent_away
-        and (len(allocation.workers) < allocation.size or resizing.missing_shards(book, record.id))
-    )
+    """What a policy can know; with `held` the jobs with a place, too, which not every one asks for.
+
+    What is the same for all jobs is worked out once: there may be as many jobs as members.
+    """
     claims, pool, patience = book.claims(), book.pool, book.bounds.clearing_s
+    lingering = pool.lingering(claims)
+    shards = tuple(
+        ShardFact(
+            s,
+            pool.shards[s].slots,
+            pool.free(s, claims),
+            pool.clearing(s, claims, now.mono, patience),
+        )
+        for s in sorted(pool.shards)
+        if not pool.shards[s].leaving
+    )
     return Facts(
-        shards=tuple(
-            ShardFact(
-                s,
-                pool.shards[s].slots,
-                pool.free(s, claims),
-                pool.clearing(s, claims, now.mono, patience),
-            )
-            for s in sorted(pool.shards)
-            if not pool.shards[s].leaving
-        ),
+        shards=shards,
         agents=tuple(
             AgentFact(
                 a,
@@ -75,16 +69,44 @@ def all_facts(book: Book, now: Moment, *, held: bool) -> Facts:
             for a in sorted(pool.agents)
             if not pool.agents[a].leaving
         ),
-        queued=queued,
-        running=running,
-        held=_held(book, now) if held else (),
+        queued=tuple(_queued(record, live) for record, live in _waiting(book)),
+        running=tuple(
+            RunningFact(
+                record.id,
+                allocation.size - len(allocation.workers),
+                tuple(allocation.workers.values()),
+                tuple(live.avoid),
+                resizing.missing_shards(book, record.id),
+                resizing.barred(book, record.id, lingering, now),
+            )
+            for record, allocation, live in _lacking(book)
+        ),
+        held=_held(book, {s.shard for s in shards if s.free > 0}, lingering, now) if held else (),
         retiring=sum(len(reign.retiring) for _, _, _, reign in book.holding()),
         shards_moving=sum(
             max(0, len(allocation.shards) - resizing.width_of(allocation))
             for _, allocation, _, _ in book.holding()
         ),
         settling=book.discovers(now),
+        at=now.unix,
     )
+
+
+def _waiting(book: Book) -> Iterator[tuple[JobRecord, Live]]:
+    """Jobs that hold nothing and want something, by order of arrival."""
+    for job, live in book.live.items():
+        record = book.records[job]
+        if record.state is JobState.QUEUED and live.reservation is None:
+            yield record, live
+
+
+def _lacking(book: Book) -> Iterator[tuple[JobRecord, Allocation, Live]]:
+    """Jobs that hold something and not all that they shall have, by order of arrival."""
+    for record, allocation, live, reign in book.holding():
+        if live.requeue or reign.sent_away:
+            continue
+        if len(allocation.workers) < allocation.size or resizing.missing_shards(book, record.id):
+            yield record, allocation, live
 
 
 def _queued(record: JobRecord, live: Live) -> QueuedFact:
@@ -104,19 +126,21 @@ def _queued(record: JobRecord, live: Live) -> QueuedFact:
         weight=record.document.weight,
         rates=live.speeds.rates,
         left=deadlines.left_of(record),
+        since=record.changed_at,
     )
     live.told = record, fact
     return fact
 
 
-def _held(book: Book, now: Moment) -> tuple[HeldFact, ...]:
-    """The jobs with a place, and those whose place is kept until their term is there."""
-    claims, out = book.claims(), _about_to_start(book)
+def _held(
+    book: Book, free: Set[ShardId], lingering: Mapping[JobId, Sequence[ShardId]], now: Moment
+) -> tuple[HeldFact, ...]:
+    """The jobs with a place, and those whose place is kept until their term is there. `free`: shards with a slot."""
+    out = _about_to_start(book)
     for record, allocation, live, reign in book.holding():
         workers, shards, pinned = record.document.workers, record.document.shards, record.pinned
         runs = book.goal(record.id) == "run" and live.succession is None
-        barred = resizing.barred(book, record.id, now)
-        others = [s for s, m in book.pool.shards.items() if s not in barred and not m.leaving]
+        barred = resizing.barred(book, record.id, lingering, now)
         out.append(
             HeldFact(
                 record.id,
@@ -128,7 +152,7 @@ def _held(book: Book, now: Moment) -> tuple[HeldFact, ...]:
                 weight=record.document.weight * (deadlines.LATE if live.behind else 1.0),
                 group=record.document.group,
                 rates=live.speeds.rates,
-                room=sum(book.pool.free(s, claims) > 0 for s in others),
+                room=len(free) - sum(shard in free for shard in barred),
                 gives=tuple(reversed(resizing.targets_of(allocation)[1:])),
                 avoid=tuple(live.avoid),
                 calm_s=now.mono - live.resized_at,

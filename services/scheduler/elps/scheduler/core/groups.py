@@ -1,15 +1,17 @@
 """Groups of jobs: a weight and a quota each, kept under whatever policy decides.
 
-A group with a weight counts as much as one job of that weight, shared by its jobs after theirs. A quota bounds what
-they all have: the policy is told of no more that they could take, and what its decision gives beyond that is left out.
-Where a policy changes sizes, jobs give way to a newcomer of their own group for which the quota leaves no room. Else
-nothing is taken from a group that is over its quota, which may have been lowered.
+A group with a weight counts as much as one job of that weight, shared after theirs by its jobs with a place and those
+that can be given one. A quota bounds what they all have: the policy is told of no more that they could take, and what
+its decision gives beyond that is left out. Where a policy changes sizes, jobs give way to a newcomer of their own group
+for which the quota leaves no room. Else nothing is taken from a group that is over its quota, which may have been
+lowered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from elps.contracts.ids import JobId
 from elps.contracts.job import Pool as Size
@@ -58,6 +60,9 @@ def _group(part: str, rules: str) -> Group:
     )
 
 
+Job = TypeVar("Job", HeldFact, QueuedFact)
+
+
 class Grouped:
     """A policy whose decisions keep to the groups' rules."""
 
@@ -68,63 +73,79 @@ class Grouped:
     def decide(self, facts: Facts) -> Decision:
         """See `Policy.decide`."""
         left = {name: _Left(group, name, facts) for name, group in self._groups.items()}
-        queued, waits = [], list[tuple[JobId, str]]()
-        weights = self._weights([*facts.held, *facts.queued])
+        offered: list[QueuedFact] = []
+        waiting: list[QueuedFact] = []
+        waits: list[tuple[JobId, str]] = []
         for job in facts.queued:
             group = left.get(job.group)
-            if group is not None and too_large(job, facts):
-                queued.append(replace(job, weight=weights[job.job]))  # it waits, and takes nothing
-            elif group is not None and (why := group.too_much(job)):
+            if group is None or too_large(job, facts):
+                offered.append(job)  # one that is too large waits, and takes nothing
+            elif why := group.too_much(job):
                 waits.append((job.job, why))
+                waiting.append(job)
             else:
-                kept = group.narrowed(job) if group is not None else job
-                queued.append(replace(kept, weight=weights[job.job]))
-        held = [
-            replace(left[j.group].bounded(j) if j.group in left else j, weight=weights[j.job])
-            for j in facts.held
-        ]
-        decision = self._policy.decide(replace(facts, queued=tuple(queued), held=tuple(held)))
+                offered.append(group.narrowed(job))
+        sums = self._sums(facts, offered)
+        held = [left[j.group].bounded(j) if j.group in left else j for j in facts.held]
+        decision = self._policy.decide(
+            replace(
+                facts,
+                queued=tuple([self._weighted(job, sums) for job in offered]),
+                held=tuple([self._weighted(job, sums) for job in held]),
+            )
+        )
         if self.resizes:
-            for waiting, _ in waits:
-                decision = self._giving_way(facts, decision, waiting)
+            decision = self._giving_way(facts, decision, waiting)
         return self._kept(facts, replace(decision, waits=(*decision.waits, *waits)))
 
-    def _giving_way(self, facts: Facts, decision: Decision, to: JobId) -> Decision:
-        """Have jobs of its group give up the workers that one lacks of its least, and a shard."""
-        (job,) = [q for q in facts.queued if q.job == to]
-        left = _Left(self._groups[job.group], job.group, facts)
-        workers, shards = left.lacking(job)
+    def _giving_way(
+        self, facts: Facts, decision: Decision, waiting: Sequence[QueuedFact]
+    ) -> Decision:
+        """Have jobs of each group give way to the first that its quota has no room for, if they can.
+
+        One after the other: not while others of the group change their size.
+        """
         changed = {resize.job for resize in decision.resizes}
-        if any(h.group == job.group and h.job in changed for h in facts.held):
-            return decision  # one after the other
-        own = [h for h in facts.held if h.group == job.group and h.movable and h.job not in changed]
+        done = {job.group for job in facts.held if job.job in changed}
+        donors: dict[str, _Donors] = {}
         gives: list[Resize] = []
-        for donor in sorted(own, key=lambda h: (not h.fed, -h.workers, h.job)):
-            fewer = min(workers, donor.workers - donor.bounds.min)
-            narrower = min(shards, 1, donor.shards - donor.shard_bounds.min, len(donor.gives))
-            if max(fewer, narrower) > 0:
-                fewer, narrower = max(fewer, 0), max(narrower, 0)
-                workers, shards = workers - fewer, shards - narrower
-                size = donor.workers - fewer, donor.shards - narrower
-                gives.append(Resize(donor.job, *size, f"gives way to {to}, of its group"))
-        if workers > 0 or shards > 0:
-            return decision  # it would not be enough
+        for job in waiting:
+            if job.group in done:
+                continue
+            if (own := donors.get(job.group)) is None:
+                left = _Left(self._groups[job.group], job.group, facts)
+                own = donors[job.group] = _Donors(left, job.group, facts)
+            if given := own.give_way(job):
+                gives += given
+                done.add(job.group)
         return replace(decision, resizes=(*decision.resizes, *gives))
 
-    def _weights(self, jobs: Sequence[HeldFact | QueuedFact]) -> dict[JobId, float]:
+    def _sums(self, facts: Facts, offered: Sequence[QueuedFact]) -> dict[str, float]:
+        """What the jobs of each group weigh that its weight is shared by.
+
+        Those with a place, and of those that wait the ones in front whose least the pool can give: else a long queue
+        would make the group's running jobs count for nothing.
+        """
         sums: dict[str, float] = {}
-        for job in jobs:
+        for job in facts.held:
             sums[job.group] = sums.get(job.group, 0.0) + job.weight
-        weights = {}
-        for job in jobs:
-            group = self._groups.get(job.group)
-            shared = group is not None and group.weight is not None
-            weights[job.job] = (
-                group.weight * job.weight / sums[job.group]  # type: ignore[operator, union-attr]
-                if shared
-                else job.weight
-            )
-        return weights
+        room = facts.worker_slots - sum(job.least for job in facts.held)
+        for waits in offered:
+            if too_large(waits, facts):
+                continue
+            room -= waits.workers.min
+            if room < 0:
+                break
+            sums[waits.group] = sums.get(waits.group, 0.0) + waits.weight
+        return sums
+
+    def _weighted(self, job: Job, sums: Mapping[str, float]) -> Job:
+        """A job with its part of its group's weight."""
+        group = self._groups.get(job.group)
+        if group is None or group.weight is None:
+            return job
+        part = job.weight / max(job.weight, sums.get(job.group, 0.0))
+        return replace(job, weight=group.weight * part)
 
     def _kept(self, facts: Facts, decision: Decision) -> Decision:
         """Without what several of a group would get beyond its quota."""
@@ -180,10 +201,15 @@ class _Left:
 
     def narrowed(self, job: QueuedFact) -> QueuedFact:
         """A job that may start, with what it may have at most; that is counted as if it got it."""
-        workers = Size(min=job.workers.min, max=min(job.workers.max, self._workers))
-        shards = Size(min=job.shards.min, max=min(job.shards.max, self._shards))
-        self._workers, self._shards = self._workers - workers.max, self._shards - shards.max
-        return replace(job, workers=workers, shards=shards)
+        workers, shards = min(job.workers.max, self._workers), min(job.shards.max, self._shards)
+        self.take(workers, shards)
+        if (workers, shards) == (job.workers.max, job.shards.max):
+            return job
+        return replace(
+            job,
+            workers=Size(min=job.workers.min, max=workers),
+            shards=Size(min=job.shards.min, max=shards),
+        )
 
     def bounded(self, job: HeldFact) -> HeldFact:
         """A job with a place, which grows no further than the quota goes."""
@@ -205,6 +231,40 @@ class _Left:
             return False
         self.take(workers, shards)
         return True
+
+
+class _Donors:
+    """The jobs of one group that can give something up to another of theirs."""
+
+    def __init__(self, left: _Left, name: str, facts: Facts) -> None:
+        """`left` as the jobs with a place leave it."""
+        self._left = left
+        own = [job for job in facts.held if job.group == name and job.movable]
+        own.sort(key=lambda h: (not h.fed, -h.workers, h.job))
+        #: each with the workers and shards that it can do without
+        self._able = [
+            (job, max(0, job.workers - job.bounds.min), _spare_shards(job)) for job in own
+        ]
+        self._spare = sum(w for _, w, _ in self._able), sum(s for _, _, s in self._able)
+
+    def give_way(self, to: QueuedFact) -> list[Resize]:
+        """What they give up so that one has its least; nothing where that would not be enough."""
+        workers, shards = self._left.lacking(to)
+        if workers > self._spare[0] or shards > self._spare[1]:
+            return []
+        gives = []
+        for donor, spare, narrow in self._able:
+            fewer, narrower = min(workers, spare), min(shards, narrow)
+            if fewer or narrower:
+                workers, shards = workers - fewer, shards - narrower
+                size = donor.workers - fewer, donor.shards - narrower
+                gives.append(Resize(donor.job, *size, f"gives way to {to.job}, of its group"))
+        return gives
+
+
+def _spare_shards(job: HeldFact) -> int:
+    """One at a time."""
+    return min(1, max(0, job.shards - job.shard_bounds.min), len(job.gives))
 
 
 def _told(asked: int, what: str, left: int, quota: int) -> str:

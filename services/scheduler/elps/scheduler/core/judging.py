@@ -16,6 +16,7 @@ from elps.contracts.ids import JobId
 from elps.contracts.job import Kill
 from elps.contracts.state import Best, JobRecord, Judged
 from elps.scheduler.core.book import Book
+from elps.scheduler.core.deadlines import left_of
 from elps.scheduler.core.events import Moment
 from elps.scheduler.core.life import LifeEvent
 
@@ -24,8 +25,12 @@ LEAST_OTHERS = 3
 BEST_KEPT = 64
 
 
-def look(book: Book, job: JobId, now: Moment) -> None:
-    """Take a new evaluation into account, once, and kill the job if one of its rules says so."""
+def look(book: Book, job: JobId, now: Moment, *, ended: bool) -> None:
+    """Take a new evaluation into account, once, and kill the job if one of its rules says so.
+
+    One that has `ended`, as its leader says, or that has no iterations left is not killed any more, and keeps its
+    checkpoints; its last evaluation counts for the others of its group.
+    """
     record = book.records[job]
     rules, progress = record.document.kill, record.progress
     at = progress.metrics_iteration
@@ -41,10 +46,37 @@ def look(book: Book, job: JobId, now: Moment) -> None:
         return
     value = progress.metrics[rules.metric]
     judged = after(record.judged, rules, at, value)
-    book.update(msgspec.structs.replace(record, judged=judged), now)
-    why = verdict(rules, judged, value, others(book.records.values(), record))
-    if why:
+    record = msgspec.structs.replace(record, judged=judged)
+    book.update(record, now)
+    if ended or left_of(record) == 0:
+        return
+    mates = _mates(book, record) if _compares(rules, judged) else []
+    theirs = [mate.judged for mate in mates if _measure(mate) == _measure(record)]
+    if why := verdict(rules, judged, value, theirs):
         book.change(job, LifeEvent.KILLED, f"killed by its own rule: {why}", now)
+    elif len(mates) >= LEAST_OTHERS > len(theirs) and not judged.apart:
+        judged = msgspec.structs.replace(judged, apart=True)
+        book.update(msgspec.structs.replace(record, judged=judged), now)
+        book.tell(job, "rules_do_not_apply", _apart(record, len(mates), len(theirs)), now)
+
+
+def _mates(book: Book, record: JobRecord) -> list[JobRecord]:
+    """The others of its group, whether they still train or not."""
+    group = record.document.group
+    return [r for r in book.records.values() if r.document.group == group and r.id != record.id]
+
+
+def _measure(record: JobRecord) -> tuple[str, str]:
+    """What is kept of a job's evaluations: only jobs of one measure can be compared."""
+    return record.document.kill.metric, record.document.kill.mode
+
+
+def _apart(record: JobRecord, mates: int, same: int) -> str:
+    metric, mode = _measure(record)
+    return (
+        f"below_median compares by {metric!r} and mode {mode!r}, and of the {mates} others in group "
+        f"{record.document.group!r} {same} have these in their [kill]: it asks for {LEAST_OTHERS}"
+    )
 
 
 def after(before: Judged, rules: Kill, iteration: int, value: float | None) -> Judged:
@@ -61,6 +93,7 @@ def after(before: Judged, rules: Kill, iteration: int, value: float | None) -> J
         evaluations=before.evaluations + 1,
         without_better=0 if better else before.without_better + 1,
         best=best,
+        apart=before.apart,
     )
 
 
@@ -72,7 +105,7 @@ def verdict(rules: Kill, judged: Judged, value: float | None, others: Iterable[J
     if rules.patience and judged.without_better >= rules.patience:
         best = f"{judged.best[-1].value:.4g}" if judged.best else "none"
         return f"no better {name} in {judged.without_better} evaluations (best {best}, now {shown})"
-    if not rules.below_median or judged.evaluations < rules.below_median:
+    if not _compares(rules, judged):
         return ""
     theirs = [b for b in (best_at(one, judged.iteration) for one in others) if b is not None]
     if len(theirs) < LEAST_OTHERS:
@@ -84,24 +117,16 @@ def verdict(rules: Kill, judged: Judged, value: float | None, others: Iterable[J
     return f"{name} {had} at iteration {judged.iteration}, the median of {len(theirs)} others {median:.4g}"
 
 
+def _compares(rules: Kill, judged: Judged) -> bool:
+    """Whether the job has come so far that it is compared with others."""
+    return 0 < rules.below_median <= judged.evaluations
+
+
 def best_at(judged: Judged, iteration: int) -> float | None:
     """The best value up to an iteration, of a job that has come as far; else None."""
     if judged.iteration < iteration:
         return None
     return next((b.value for b in reversed(judged.best) if b.iteration <= iteration), None)
-
-
-def others(records: Iterable[JobRecord], record: JobRecord) -> list[Judged]:
-    """Those of its group that were judged by the same measure, whether they still train or not."""
-    group, rules = record.document.group, record.document.kill
-    return [
-        r.judged
-        for r in records
-        if group
-        and r.document.group == group
-        and r.id != record.id
-        and (r.document.kill.metric, r.document.kill.mode) == (rules.metric, rules.mode)
-    ]
 
 
 def _finite(value: float | None) -> bool:

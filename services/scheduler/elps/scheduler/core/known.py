@@ -65,6 +65,7 @@ class Reign:
     sent_away: bool = (
         False  #: a trainer had nothing more to do, and its leader has not been heard since
     )
+    bare_at: float | None = None  #: since when it has no worker, monotonic
     stranded_at: float | None = (
         None  #: since when it is to pause and nobody brings it to the boundary, monotonic
     )

@@ -12,7 +12,7 @@ from elps.scheduler.core.events import Moment
 from elps.scheduler.core.known import Live, Reign
 from elps.scheduler.core.life import LifeEvent
 from elps.scheduler.core.suspicion import suspect
-from elps.scheduler.core.trainers import allocation_of, worker_ended
+from elps.scheduler.core.trainers import allocation_of, elsewhere, worker_ended
 
 TRAINING = "training"
 """The reason of a running job while its leader waits for nobody."""
@@ -33,7 +33,7 @@ def led(book: Book, job: JobId, live: Live, reign: Reign, hosted: HostedJob, now
             book.observe(job, now, progress=hosted.progress)
             live.speeds.seen(now.mono, hosted.progress.iteration, len(hosted.ready))
             feedback.look(book, job, now)
-            judging.look(book, job, now)
+            judging.look(book, job, now, ended=hosted.phase in ("finished", "failed"))
             if job not in book.live:
                 return
     if any(reign.started.pop(worker, None) is not None for worker in hosted.ready):
@@ -78,13 +78,15 @@ def _phase(book: Book, job: JobId, live: Live, hosted: HostedJob, now: Moment) -
         case "failed":
             book.fail(job, hosted.reason or "the leader gave no reason", now)
         case "waiting":
-            _waits(book, job, hosted, now)
+            _waits(book, job, live, hosted, now)
         case "loading" | "running" | "pausing":
             _works(book, job, live, hosted, now)
 
 
-def _waits(book: Book, job: JobId, hosted: HostedJob, now: Moment) -> None:
+def _waits(book: Book, job: JobId, live: Live, hosted: HostedJob, now: Moment) -> None:
     record, reason = book.records[job], hosted.reason or "the leader waits"
+    if live.avoid and not allocation_of(book, job).workers:
+        reason = f"{reason}; it waits for a free slot, {elsewhere(live)}"
     starting = record.state is JobState.STARTING and not hosted.ready
     if record.state is JobState.WAITING or (starting and allocation_of(book, job).workers):
         book.observe(job, now, reason=reason)

@@ -20,6 +20,7 @@ from elps.scheduler.core.policy import (
     Start,
 )
 from elps.scheduler.core.terms import begin_term, named
+from elps.scheduler.core.trainers import elsewhere
 
 
 def settle(book: Book, policy: Policy, now: Moment) -> None:
@@ -169,11 +170,21 @@ def _leave_leavers(book: Book, now: Moment) -> None:
 
 
 def _mark_stalled(book: Book, now: Moment) -> None:
-    for record, allocation, _, reign in book.holding():
-        if not allocation.workers and record.state is not JobState.WAITING:
+    """Tell of jobs without any worker; in the end they try again where their trainers did not start."""
+    for record, allocation, live, reign in book.holding():
+        if allocation.workers:
+            reign.bare_at = None
+            continue
+        if reign.bare_at is None:
+            reign.bare_at = now.mono
+        elif live.avoid and now.mono - reign.bare_at > book.bounds.again_s:
+            book.note("agents_tried_again", job=record.id, agents=tuple(live.avoid))
+            live.avoid.clear()
+        if record.state is not JobState.WAITING:
             ends = [*reign.exits.values(), *(left.why for left in reign.retiring.values())]
             why = ends[-1] if ends else "its workers are gone"
-            whom = "its leader's word" if reign.sent_away else "a free slot"
+            where = f" ({elsewhere(live)})" if live.avoid else ""
+            whom = "its leader's word" if reign.sent_away else f"a free slot{where}"
             book.change(
                 record.id, LifeEvent.STALLED, f"no worker is left, waiting for {whom}: {why}", now
             )

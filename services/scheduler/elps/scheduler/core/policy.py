@@ -53,6 +53,8 @@ class QueuedFact:
     """As of `HeldFact`, if it had a place before."""
     left: float | None = None
     """Iterations that it has to go; None: nobody knows yet."""
+    since: float = 0.0
+    """When it came to wait, on the clock of `Facts.at`."""
 
     @cached_property
     def parts_s(self) -> tuple[float, float]:
@@ -167,6 +169,8 @@ class Facts:
     """Slots of shards that are to be left once the partitions have moved."""
     settling: bool = False
     """The scheduler started just now and members are still being discovered."""
+    at: float = 0.0
+    """The time, in seconds; only differences of it mean anything."""
     all_slots: int | None = None
     """Worker slots of the whole pool, where `agents` are only those with something free or clearing; None: all are."""
 

@@ -203,6 +203,14 @@ class Pool:
                 found.setdefault(holding, ghost.term)
         return found
 
+    def lingering(self, claims: Claims) -> dict[JobId, list[ShardId]]:
+        """Shards that report or may have something of a job that nobody gave them (any more), by job."""
+        found: dict[JobId, list[ShardId]] = {}
+        for shard in self.shards:
+            for holding in self.unclaimed(shard, claims.get(shard, {})):
+                found.setdefault(holding.job, []).append(shard)
+        return found
+
     def free(self, member: MemberId, claims: Claims) -> int:
         """Slots that can be given out now."""
         known = self.member(member)

@@ -19,13 +19,14 @@ placed anew (`look`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from elps.contracts.ids import JobId, ShardId, WorkerId
 from elps.contracts.messages import HostedJob
 from elps.contracts.state import Allocation, JobRecord
 from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import Moment
 from elps.scheduler.core.known import Live, Reign
-from elps.scheduler.core.pool import Holding
 
 
 def targets_of(allocation: Allocation) -> list[ShardId]:
@@ -181,19 +182,16 @@ def missing_shards(book: Book, job: JobId) -> int:
     return max(0, width_of(allocation) - len(staying(book, allocation)))
 
 
-def barred(book: Book, job: JobId, now: Moment) -> tuple[ShardId, ...]:
-    """Shards that a job cannot be given now."""
+def barred(
+    book: Book, job: JobId, lingering: Mapping[JobId, Sequence[ShardId]], now: Moment
+) -> tuple[ShardId, ...]:
+    """Shards that a job cannot be given now; `lingering` as the pool has it, which is made once for all jobs."""
     allocation, reign = _held(book, job), book.live[job].reign
     assert reign is not None
-    pool, claims, holding = book.pool, book.claims(), Holding(job)
     known = [*allocation.shards, *allocation.lost, *(reign.lead.holders if reign.lead else ())]
-    return tuple(
-        shard
-        for shard in sorted(pool.shards)
-        if shard in known
-        or not fit(reign, shard, now)
-        or holding in pool.unclaimed(shard, claims.get(shard, {}))
-    )
+    unfit = [shard for shard in reign.unfit if not fit(reign, shard, now)]
+    found = dict.fromkeys((*known, *unfit, *lingering.get(job, ())))
+    return tuple(sorted(shard for shard in found if shard in book.pool.shards))
 
 
 def fit(reign: Reign, shard: ShardId, now: Moment) -> bool:

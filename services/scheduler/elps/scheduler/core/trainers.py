@@ -8,6 +8,7 @@ from elps.contracts.ids import AgentId, JobId, WorkerId
 from elps.contracts.state import Allocation
 from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import Moment
+from elps.scheduler.core.known import Live
 from elps.scheduler.core.suspicion import suspect_leader
 
 FAILURE_LIMIT = 5
@@ -58,7 +59,10 @@ def worker_ended(
 
 
 def give_up(book: Book, job: JobId, agents: Iterable[AgentId], reason: str, now: Moment) -> None:
-    """Fail a job, or, while others of its trainers work, only stop trying on these agents."""
+    """Fail a job, or, while others of its trainers work, only stop trying on these agents.
+
+    They are tried again when no worker has been left for a while (`placing`), and then the job may fail of it.
+    """
     live = book.live[job]
     live.failures = live.late = 0
     lead = live.reign.lead if live.reign is not None else None
@@ -68,6 +72,14 @@ def give_up(book: Book, job: JobId, agents: Iterable[AgentId], reason: str, now:
     for agent in agents:
         live.avoid[agent] = None
         book.note("agent_avoided", True, job=job, agent=agent, reason=reason)
+
+
+def elsewhere(live: Live) -> str:
+    """Where none of a job's trainers is started, for people; empty: they are wherever a slot is free."""
+    if not live.avoid:
+        return ""
+    agents = ", ".join(sorted(live.avoid))
+    return f"not on {agents}, where {FAILURE_LIMIT} in a row did not get ready"
 
 
 def allocation_of(book: Book, job: JobId) -> Allocation:

@@ -180,7 +180,7 @@ def echo_heard(book: Book, now: Moment) -> None:
             reign.started = dict.fromkeys(reign.started, now.mono)
             reign.absent = dict.fromkeys(reign.absent, now.mono)
             reign.cut_off = dict.fromkeys(reign.cut_off, now.mono)
-            reign.stranded_at = reign.astray_at = None
+            reign.stranded_at = reign.astray_at = reign.bare_at = None
     book.echo_at = now.mono
 
 
