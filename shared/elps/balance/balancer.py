@@ -6,7 +6,7 @@ late; training never waits for a decision, the last plan simply goes on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -101,6 +101,11 @@ class Balancer:
     def members(self) -> tuple[Member, ...]:
         """The job's workers."""
         return self._known.members
+
+    def knows(self, workers: Collection[WorkerId]) -> bool:
+        """Whether of each of them a time was seen that can be believed; of nobody nothing is known."""
+        rows = [self._known.row_of.get(worker) for worker in workers]
+        return bool(rows) and all(row is not None and self._known.measured[row] for row in rows)
 
     def forecast(self) -> LinearTimes:
         """Times of the coming iteration as predicted, by the order of the members."""

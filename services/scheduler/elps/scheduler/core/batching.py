@@ -31,7 +31,8 @@ class Batching:
         self._redone = 0  #: iterations done again, when its leader was last heard
         self._shown = 0  #: highest number that its leader has shown under this term
         self._foreign = False  #: it obeys a plan that another scheduler sent, whatever is in it
-        self.plan: BatchPlan | None = None  #: None: the workers get equal batches
+        #: None: the workers get equal batches, and nothing is known of any of them.
+        self.plan: BatchPlan | None = None
 
     @property
     def decision(self) -> Decision:
@@ -56,17 +57,22 @@ class Batching:
             self._say(decision)
 
     def timed(self, timings: IterationTimings) -> bool:
-        """Learn from finished iterations; True if there is a new plan."""
+        """Learn from finished iterations; True if there is a new plan.
+
+        The first is said as soon as something was measured, also when it leaves shares equal: only one that a plan does
+        not name is a newcomer to the leader, and what is decided for newcomers has to differ from something.
+        """
         known = self._term is not None and timings.term == self._term.number
-        if not known or len(self._balancer.members) < 2:
+        if not known or not self._balancer.members:
             return False
         decision = self._balancer.observe(
             timings.iteration, self._observations(timings), _extras(timings)
         )
-        changed, self._foreign = decision.changed or self._foreign, False
-        if changed:
+        first = self.plan is None and self._balancer.knows([t.worker for t in timings.workers])
+        say, self._foreign = decision.changed or first or self._foreign, False
+        if say:
             self._say(decision)
-        return changed
+        return say
 
     def unheeded(self, hosted: HostedJob) -> BatchPlan | None:
         """The plan that the leader does not show yet; None if it does, or there is none."""

@@ -1,0 +1,145 @@
+"""The whole way of a plan: timings to the scheduler's core, its plan to the leader's batches, these to the next cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scheduler_desk import Desk, reborn
+
+from elps.balance import scaled
+from elps.contracts.ids import JobId, WorkerId
+from elps.contracts.messages import BatchPlan, IterationTimings, ScaleCommand, WorkerMean
+from elps.contracts.state import Progress
+from elps.psshard.core.batches import Batches, Tail
+from elps.scheduler.core.events import UserAsked
+
+BATCH = 96
+
+
+class Wired:
+    """A job on an agent for each of its workers, of such speeds in samples a second; and what its leader keeps."""
+
+    def __init__(self, *speeds: float, most: int = 8, **batch: Any) -> None:
+        self.desk, self.batches, self.iteration = Desk(), Batches(), 0
+        self.speeds: list[float] = [*speeds]
+        self.desk.shard()
+        for i in range(len(speeds)):
+            self.desk.agent(f"a{i + 1}")
+        document = {"batch": {"global": BATCH, **batch}, "workers": {"min": 1, "max": most}}
+        self.desk.submit("j", iterations=100_000, **document)
+        self._start_trainers()
+        self.beat()
+
+    def join(self, speed: float, hear: bool = True) -> WorkerId:
+        """An agent more, and the job's trainer on it; the leader says so unless it is not to be heard."""
+        before = {*self.ready}
+        self.speeds.append(speed)
+        self.desk.agent(f"a{len(self.speeds)}")
+        wish = ScaleCommand(job="j", workers=len(self.speeds))
+        assert self.desk.answered(UserAsked(self.desk.request(), "scale", wish)).ok
+        self._start_trainers()
+        (worker,) = {*self.ready} - before
+        if hear:
+            self.beat()
+        return worker
+
+    def _start_trainers(self) -> None:
+        for worker, agent in self.desk.workers().items():
+            self.desk.agent(agent, trainers=[self.desk.trainer(worker)])
+
+    @property
+    def ready(self) -> list[WorkerId]:
+        return sorted(self.desk.workers())
+
+    @property
+    def sizes(self) -> dict[WorkerId, int]:
+        """How the leader would cut an iteration now."""
+        return scaled(self.batches.shares(self.ready), BATCH)
+
+    def took_s(self) -> float:
+        """What an iteration cut like that takes."""
+        return max(self.sizes[w] / self._speed(w) for w in self.ready)
+
+    def best_s(self) -> float:
+        return BATCH / sum(self.speeds)
+
+    def _speed(self, worker: WorkerId) -> float:
+        return self.speeds[int(self.desk.workers()[worker][1:]) - 1]
+
+    def beat(self) -> list[BatchPlan]:
+        """The leader says how it is, and takes the plans sent upon it."""
+        self.desk.time += 1.0
+        self.desk.take_sent(BatchPlan)
+        told = self.desk.hosts(
+            phase="running", ready=self.ready, progress=Progress(iteration=self.iteration),
+            batches=self.batches.number, shares=dict(self.batches.planned),
+        )  # fmt: skip
+        self.desk.shard(jobs=[told])
+        return self._take([message for _, message in self.desk.take_sent(BatchPlan)])
+
+    def train(self, iterations: int) -> list[BatchPlan]:
+        plans: list[BatchPlan] = []
+        for _ in range(iterations):
+            if self.desk.core.timed(self.timings()):
+                sent = [s.message for s in self.desk.core.messages(self.desk.now)]
+                plans += self._take([m for m in sent if isinstance(m, BatchPlan)])
+        return plans
+
+    def timings(self) -> IterationTimings:
+        self.iteration += 1
+        return IterationTimings(
+            job=JobId("j"), term=self.desk.term().number, iteration=self.iteration,
+            workers=[
+                WorkerMean(
+                    worker=w, samples=n, compute_s=n / self._speed(w), pull_s=0, push_s=0, wait_s=0
+                )
+                for w, n in self.sizes.items() if n
+            ],
+        )  # fmt: skip
+
+    def taken_over(self) -> None:
+        """Another scheduler is in charge, which knows the records and nothing else."""
+        agents = self.desk.agents
+        self.desk = reborn(self.desk)
+        self.desk.shard()
+        for name, kept in agents.items():
+            self.desk.agent(name, **kept)
+
+    def _take(self, plans: list[BatchPlan]) -> list[BatchPlan]:
+        for plan in plans:
+            tail = Tail(plan.tail, plan.least, plan.trial)
+            self.batches.plan(plan.number, plan.shares, plan.reason, tail)
+        return plans
+
+
+def test_a_slow_worker_that_joins_equal_ones_does_not_hold_them_up() -> None:
+    """They are equal, so no plan had to be: that one is decided for the newcomer has to reach the leader."""
+    job = Wired(1000, 1000)
+    job.train(20)
+    assert len({*job.sizes.values()}) == 1
+    alone_s = job.took_s()
+    job.join(200, hear=False)
+    assert job.took_s() <= 1.3 * alone_s, (
+        "a quarter of an equal share until the scheduler has heard"
+    )
+    job.beat()
+    assert job.took_s() <= 1.3 * alone_s
+    job.train(20)
+    assert job.took_s() <= 1.15 * job.best_s()
+
+
+def test_a_worker_that_joins_one_that_trains_alone_begins_with_a_quarter() -> None:
+    job = Wired(1000)
+    job.train(5)
+    slow = job.join(100, hear=False)
+    assert job.sizes[slow] <= BATCH / 4
+    job.beat()
+    job.train(20)
+    assert job.took_s() <= 1.15 * job.best_s()
+
+
+def test_a_plan_is_said_once_speeds_are_known_and_then_only_what_differs() -> None:
+    job = Wired(1000, 1000)
+    plans = job.train(50)
+    assert [plan.number for plan in plans if not plan.trial] == [1]
+    assert {*plans[0].shares.values()} == {BATCH // 2}
