@@ -143,6 +143,21 @@ def test_an_iteration_that_was_seen_is_passed_over_unless_the_job_went_back() ->
     assert "nothing new" not in balancer.observe(3, again).reason
 
 
+@given(st.dictionaries(st.sampled_from("abcd"), st.integers(0, 10_000)), st.integers(1, 40))
+def test_batches_of_another_are_taken_over_if_they_are_of_these_workers(
+    sizes: dict[str, int], granule: int
+) -> None:
+    balancer = Balancer(120, named("a", "b", "c"), granule=granule, policy=STEADY)
+    before = balancer.decision
+    balancer.resume({WorkerId(w): n for w, n in sizes.items()})
+    now = balancer.decision.sizes
+    assert sum(now.values()) == 120
+    if {*"abc"} <= sizes.keys() and any(sizes[w] for w in "abc"):
+        assert all(not now[WorkerId(w)] for w in "abc" if not sizes[w])
+    else:
+        assert balancer.decision is before
+
+
 def test_the_same_timings_give_the_same_plans() -> None:
     cost = pattern("random walk", 8, 60, noise=0.1, seed=2)
     first, second = (train(cost, 512, Policy()) for _ in range(2))

@@ -11,6 +11,7 @@ from elps.contracts.ids import JobId, WorkerId
 from elps.contracts.messages import BatchPlan, IterationTimings, ScaleCommand, WorkerMean
 from elps.contracts.state import Progress
 from elps.psshard.core.batches import Batches, Tail
+from elps.scheduler.core.batching import GAP
 from elps.scheduler.core.events import UserAsked
 
 BATCH = 96
@@ -143,3 +144,47 @@ def test_a_plan_is_said_once_speeds_are_known_and_then_only_what_differs() -> No
     plans = job.train(50)
     assert [plan.number for plan in plans if not plan.trial] == [1]
     assert {*plans[0].shares.values()} == {BATCH // 2}
+
+
+def test_a_scheduler_that_takes_over_keeps_the_plan_in_force_until_it_has_measured() -> None:
+    job = Wired(1000, 1000, 1000, 50)
+    job.train(30)
+    before_s, number = job.took_s(), job.batches.number
+    assert before_s <= 1.1 * job.best_s()
+    job.taken_over()
+    assert job.beat() == []
+    took_s = []
+    for _ in range(20):
+        job.train(1)
+        took_s.append(job.took_s())
+    assert max(took_s) <= 1.1 * before_s
+    assert job.batches.number > number + GAP, "what else is in that plan it cannot know"
+
+
+def test_who_joins_just_after_a_takeover_gets_a_quarter_and_others_what_they_had() -> None:
+    job = Wired(1000, 1000, 50)
+    job.train(30)
+    before_s = job.took_s()
+    job.taken_over()
+    job.beat()
+    job.join(300)
+    took_s = []
+    for _ in range(20):
+        took_s.append(job.took_s())
+        job.train(1)
+    assert max(took_s) <= 1.3 * before_s
+    assert job.took_s() <= 1.15 * job.best_s()
+
+
+def test_who_sat_out_before_a_takeover_is_tried_with_a_granule_after_it() -> None:
+    job = Wired(1000, 1000, 5)
+    job.train(60)
+    assert 0 in job.sizes.values()
+    job.taken_over()
+    job.beat()
+    took_s = []
+    for _ in range(20):
+        job.train(1)
+        took_s.append(job.took_s())
+    assert max(took_s) <= 1.1 / 5, "one sample of it"
+    assert took_s.count(min(took_s)) >= 15

@@ -133,6 +133,18 @@ class Balancer:
             return self._say(even(self._total, hard).samples, why)
         return self._decide(soft, why)
 
+    def resume(self, sizes: Mapping[WorkerId, int]) -> None:
+        """Begin with the batches in force, which another decided. They change nothing if something is known already,
+        or they do not name all members.
+        """
+        named = {m.worker: sizes[m.worker] for m in self.members if m.worker in sizes}
+        if len(named) < len(self.members) or self._known.measured.any() or not any(named.values()):
+            return
+        shared = [*scaled(named, self._total, self._granule).values()]
+        sizes_now = np.array(shared, dtype=np.int64)
+        self._known.take_over(sizes_now == 0)
+        self._say(sizes_now, "kept: these are in force")
+
     def observe(
         self,
         iteration: int,

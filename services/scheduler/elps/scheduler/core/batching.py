@@ -1,7 +1,7 @@
 """The batches of one job's workers: what timings say of their speed, and the plan that its leader is to obey.
 
 Nothing here is stored, and nothing waits for it. A scheduler that starts anew learns the speeds again within a few
-iterations; until then the job goes on by the plan that its leader has.
+iterations; until everyone who trains was measured the job goes on by the plan that its leader has.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Batching:
         self._term: Term | None = None
         self._redone = 0  #: iterations done again, when its leader was last heard
         self._shown = 0  #: highest number that its leader has shown under this term
-        self._foreign = False  #: it obeys a plan that another scheduler sent, whatever is in it
+        self._foreign = False  #: it obeys a plan of another scheduler, whose tail is not known here
         #: None: the workers get equal batches, and nothing is known of any of them.
         self.plan: BatchPlan | None = None
 
@@ -55,6 +55,8 @@ class Batching:
         decision = self._balancer.staff(ready)
         if self.plan is not None and decision.changed:
             self._say(decision)
+        elif self._foreign:
+            self._balancer.resume(hosted.shares)
 
     def timed(self, timings: IterationTimings) -> bool:
         """Learn from finished iterations; True if there is a new plan.
@@ -68,8 +70,11 @@ class Batching:
         decision = self._balancer.observe(
             timings.iteration, self._observations(timings), _extras(timings)
         )
-        first = self.plan is None and self._balancer.knows([t.worker for t in timings.workers])
-        say, self._foreign = decision.changed or first or self._foreign, False
+        known = self._balancer.knows([t.worker for t in timings.workers])
+        if self._foreign and not known:
+            return False  # what was decided with knowledge is better than what is decided without
+        say = decision.changed or self._foreign or (known and self.plan is None)
+        self._foreign = False
         if say:
             self._say(decision)
         return say
