@@ -22,6 +22,7 @@ class Wired:
 
     def __init__(self, *speeds: float, most: int = 8, **batch: Any) -> None:
         self.desk, self.batches, self.iteration = Desk(), Batches(), 0
+        self.n = self.redone = 0
         self.speeds: list[float] = [*speeds]
         self.desk.shard()
         for i in range(len(speeds)):
@@ -72,7 +73,8 @@ class Wired:
         self.desk.time += 1.0
         self.desk.take_sent(BatchPlan)
         told = self.desk.hosts(
-            phase="running", ready=self.ready, progress=Progress(iteration=self.iteration),
+            phase="running", ready=self.ready,
+            progress=Progress(iteration=self.iteration, redone_iterations=self.redone),
             batches=self.batches.number, shares=dict(self.batches.planned),
         )  # fmt: skip
         self.desk.shard(jobs=[told])
@@ -89,7 +91,7 @@ class Wired:
     def timings(self) -> IterationTimings:
         self.iteration += 1
         return IterationTimings(
-            job=JobId("j"), term=self.desk.term().number, iteration=self.iteration,
+            job=JobId("j"), term=self.desk.term().number, n=self.n, iteration=self.iteration,
             workers=[
                 WorkerMean(
                     worker=w, samples=n, compute_s=n / self._speed(w), pull_s=0, push_s=0, wait_s=0
@@ -97,6 +99,10 @@ class Wired:
                 for w, n in self.sizes.items() if n
             ],
         )  # fmt: skip
+
+    def rolled_back(self, to: int) -> None:
+        """Within the term; the leader is not heard yet."""
+        self.n, self.redone, self.iteration = self.n + 1, self.redone + self.iteration - to, to
 
     def taken_over(self) -> None:
         """Another scheduler is in charge, which knows the records and nothing else."""
@@ -188,3 +194,19 @@ def test_who_sat_out_before_a_takeover_is_tried_with_a_granule_after_it() -> Non
         took_s.append(job.took_s())
     assert max(took_s) <= 1.1 / 5, "one sample of it"
     assert took_s.count(min(took_s)) >= 15
+
+
+def test_timings_from_before_a_rollback_that_come_late_do_not_hide_those_after_it() -> None:
+    job = Wired(1000, 1000)
+    job.train(500)
+    late = job.timings()
+    job.rolled_back(to=100)
+    job.beat()
+    job.desk.core.timed(late)
+    job.speeds[0] = 250
+    job.train(20)
+    assert job.took_s() <= 1.15 * job.best_s()
+    job.desk.core.timed(late)
+    job.speeds[1] = 125
+    job.train(20)
+    assert job.took_s() <= 1.15 * job.best_s()

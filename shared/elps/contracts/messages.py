@@ -386,6 +386,13 @@ class IterationRow(msgspec.Struct, frozen=True, kw_only=True):
     plan: int
     lr: float
     workers: list[WorkerTiming]
+    n: int = 0
+    """Of the epoch within the term (`Epoch.n`): iterations that are done again come under a higher one."""
+
+    @property
+    def standing(self) -> tuple[int, int]:
+        """Term and epoch. A row voids those of lower ones from its iteration on."""
+        return self.term, self.n
 
 
 class IterationRows(Message, frozen=True, kw_only=True, tag="iterations"):
@@ -424,6 +431,8 @@ class IterationTimings(Message, frozen=True, kw_only=True, tag="timings"):
     iteration: int
     """The newest of them."""
     workers: list[WorkerMean]
+    n: int = 0
+    """Of the epoch, as in `IterationRow`."""
 
 
 class LogLines(Message, frozen=True, kw_only=True, tag="log"):

@@ -113,11 +113,11 @@ class Reporter:
         """Take over where the clock is."""
         self._change(iteration=clock.t, iterations=clock.end, training_s=clock.trained_s(now))
 
-    def news(self, news: IterationDone | Evaluated | Remark, plan: int) -> None:
-        """Send what the clock has to tell."""
+    def news(self, news: IterationDone | Evaluated | Remark, plan: int, n: int) -> None:
+        """Send what the clock has to tell; `n` is of the epoch under which it happened."""
         match news:
             case IterationDone():
-                self.iteration_done(news, plan)
+                self.iteration_done(news, plan, n)
             case Evaluated(version, metrics, trend):
                 self.evaluated(version, metrics, trend)
             case Remark(happened, reason, about, iteration):
@@ -129,7 +129,7 @@ class Reporter:
         self._around[worker] = around
 
     @_one_at_a_time
-    def iteration_done(self, done: IterationDone, plan: int) -> None:
+    def iteration_done(self, done: IterationDone, plan: int, n: int) -> None:
         """Send an iteration's row."""
         assert self._rules is not None
         document, geometry = self._host.document, self._rules.geometry
@@ -151,6 +151,7 @@ class Reporter:
                 at=time.time(),
                 term=self._host.term.number,
                 plan=plan,
+                n=n,
                 lr=lr,
                 workers=[
                     WorkerTiming(

@@ -108,6 +108,7 @@ def check_query(query: Query) -> None:
 def _check_row(row: IterationRow) -> None:
     _within(row.iteration, "iteration")
     _within(row.term, "term")
+    _within(row.n, "n")
     _within(row.samples, "samples")
     if len(row.workers) > MAX_WORKERS:
         raise InvalidDocument(

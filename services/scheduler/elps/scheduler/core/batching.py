@@ -28,6 +28,7 @@ class Batching:
         self._job = job
         self._balancer = Balancer(batch.global_, granule=batch.granule, policy=policy)
         self._term: Term | None = None
+        self._n = 0  #: highest of the epochs within the term that timings came from
         self._redone = 0  #: iterations done again, when its leader was last heard
         self._shown = 0  #: highest number that its leader has shown under this term
         self._foreign = False  #: it obeys a plan of another scheduler, whose tail is not known here
@@ -43,7 +44,7 @@ class Batching:
         """The leader was heard; `agents` are those of the job's workers."""
         redone = _redone(hosted)
         if hosted.term != self._term:
-            self._term, self._shown = hosted.term, 0
+            self._term, self._shown, self._n = hosted.term, 0, 0
             self._balancer.rewind(0)
         elif redone != self._redone:
             self._balancer.rewind(0)
@@ -65,8 +66,11 @@ class Batching:
         not name is a newcomer to the leader, and what is decided for newcomers has to differ from something.
         """
         known = self._term is not None and timings.term == self._term.number
-        if not known or not self._balancer.members:
+        if not known or timings.n < self._n or not self._balancer.members:
             return False
+        if timings.n > self._n:  # its iterations may be done again
+            self._n = timings.n
+            self._balancer.rewind(0)
         decision = self._balancer.observe(
             timings.iteration, self._observations(timings), _extras(timings)
         )
