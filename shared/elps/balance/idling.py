@@ -2,8 +2,8 @@
 
 That may change, and a worker that computes nothing is not measured. So it is tried again when so much time has passed
 that the longer iteration of a trial is a small part of it, and at once when its processor has become much freer than
-when it was measured. While it waits, a processor may look free that others want as soon as it computes: once that was in vain,
-such trials may take a small part of the time as well.
+when it was measured. While it waits, a processor may look free that others want as soon as it computes: once that was
+in vain, such trials may take a small part of the time as well.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Kind(IntEnum):
     STOP = 20
     """Nothing more to do; meta: why."""
     WAIT = 21
-    """Still here, nothing to do yet: the answer to silence. Meta: whether to say NOTICED; older leaders do not know it."""
+    """Still here, nothing to do yet: the answer to silence. Meta: whether to say NOTICED, which old leaders lack."""
     AHEAD = 22
     """Meta: shards that are to hold partitions soon, to be connected to meanwhile."""
     # trainer to shard, push connection
