@@ -6,18 +6,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from elps.cli.progress import JobProgress
 from elps.contracts.errors import RetryLater
 from elps.contracts.ids import ShardId
 from elps.contracts.job import Batch, Checkpoint, JobDocument
 from elps.contracts.messages import DropJob, HostJob
 from elps.contracts.state import Progress
 from elps.contracts.topology import chunk_key, manifests_key
+from elps.monitor.core.history import History
 from elps.psshard import orders
 from elps.storage.checkpoints import (
     Manifest,
@@ -199,6 +202,37 @@ def test_a_damaged_chunk_sends_the_job_back_to_the_older_checkpoint(
     [back] = [e for e in stack.leader.events if e.what == "rolled_back"]
     assert "cannot be loaded by shard-" in back.reason
     assert "partition 0, values: the chunk is not what was written" in back.reason
+
+
+def test_after_a_rollback_within_a_term_watchers_follow_and_void_rows_are_dropped(
+    stack_of: Callable[..., Stack],
+) -> None:
+    stack, back = stack_of(), threading.Event()
+
+    def once_back_at_25(_: FakeTrainer, header: Header) -> bool:
+        if header.kind is Kind.TRAIN and header.iteration == 25 and not back.is_set():
+            back.set()
+            eventually(lambda: 20 in [m.iteration for m in manifests(stack)])
+            lead = stack.leader.hosting._jobs[JOB].lead
+            assert lead is not None
+            lead.reopen("a skip that came too late", must_restore=True)
+        return True
+
+    stack.trainer(stack.host(EVERY_10), 1, before=once_back_at_25)
+    comes_to(stack, "finished")
+    eventually(lambda: stack.leader.rows and stack.leader.rows[-1].iteration == 29)
+    rows = stack.leader.rows
+    again = [row for row in rows if row.iteration == 20]
+    assert [row.term for row in again] == [1, 1]
+    progress, history = JobProgress("job"), History()
+    progress.take_row(rows[0])
+    history.add(rows[0])
+    for row, after in pairwise(rows):
+        assert progress.take_row(after)
+        assert progress.iteration == after.iteration + 1
+        assert history.add(after)
+        assert not history.add(row), "a repeat, or void"
+    assert history.rows.at_or_before(20) == again[1]
 
 
 def test_two_damaged_checkpoints_end_the_job_with_that_reason(

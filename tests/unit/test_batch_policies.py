@@ -84,6 +84,15 @@ def test_rows_that_come_together_are_one_mean_of_each_workers_parts() -> None:
     assert told == {"a": (6.0, 3.0, 8.0), "b": (2.0, 1.0, 7.0)}
 
 
+def test_rows_that_a_rollback_made_void_are_not_among_them() -> None:
+    again = msgspec.structs.replace(row(3, a=2), n=1)
+    rows = IterationRows(job=JobId("j"), rows=[row(8, a=4), row(9, a=4), again], balanced=True)
+    found = timings_of(rows)
+    assert found is not None
+    assert (found.iteration, found.n) == (3, 1)
+    assert [w.samples for w in found.workers] == [2.0]
+
+
 def test_more_leases_are_told_as_means_over_all_the_iterations_of_a_worker() -> None:
     def with_extra(t: int, leases: int) -> IterationRow:
         (timing,) = row(t, a=4).workers

@@ -84,13 +84,18 @@ def test_whatever_the_order_of_arrival_the_rows_are_sorted_and_unique(
 
 
 @settings(max_examples=200)
-@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 4), st.integers(0, 3)), max_size=200))
-def test_terms_never_fall_along_the_iterations_and_weights_add_up(
-    arrivals: list[tuple[int, int, int]],
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 60), st.integers(1, 3), st.integers(0, 3), st.integers(0, 2)),
+        max_size=200,
+    )
+)
+def test_terms_and_epochs_never_fall_along_the_iterations_and_weights_add_up(
+    arrivals: list[tuple[int, int, int, int]],
 ) -> None:
     history = History()
-    for iteration, term, workers in arrivals:
-        history.add(row(iteration, term, workers))
+    for iteration, term, workers, n in arrivals:
+        history.add(row(iteration, term, workers, n=n))
         history.check_invariants()
 
 
@@ -121,6 +126,16 @@ def test_a_rollback_voids_the_rows_and_evaluations_after_it() -> None:
     assert [e.iteration for e in history.evaluations] == [5]
     assert not history.add(row(7, term=1)), "a late row of the former term stays void"
     assert not history.add(row(6, term=1))
+
+
+def test_a_rollback_within_a_term_voids_as_a_new_term_does() -> None:
+    history = History()
+    for i in range(10):
+        history.add(row(i, term=1, at=float(i), n=1))
+    assert history.add(row(6, term=1, at=20.0, n=2))
+    assert numbers(history) == [0, 1, 2, 3, 4, 5, 6]
+    assert not history.add(row(7, term=1, n=1)), "late, and void"
+    assert history.add(row(6, term=2, at=21.0, n=1)), "a new term counts anew"
 
 
 def test_a_late_evaluation_is_void_where_its_parameters_are() -> None:

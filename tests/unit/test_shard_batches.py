@@ -37,7 +37,16 @@ def test_only_a_higher_number_counts() -> None:
     assert batches.shares([A, B]) == {A: 20, B: 20}
 
 
-def test_who_is_gone_is_left_out_and_who_is_new_gets_a_quarter_of_an_equal_share() -> None:
+def test_a_first_plan_of_equal_shares_is_no_news() -> None:
+    batches = Batches()
+    assert not batches.rebalances({A: 17, B: 16}, Tail())
+    assert batches.rebalances({A: 17, B: 15}, Tail())
+    assert batches.rebalances({A: 16, B: 16}, Tail(trial=1))
+    batches.plan(1, {A: 20, B: 12})
+    assert batches.rebalances({A: 16, B: 16}, Tail())
+
+
+def test_who_is_gone_is_left_out_and_who_is_new_gets_a_quarter_of_the_others_mean() -> None:
     batches = Batches()
     batches.plan(1, {A: 30, B: 10, WorkerId("gone"): 20})
     assert batches.shares([A, B]) == {A: 30, B: 10}

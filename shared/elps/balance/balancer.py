@@ -6,7 +6,7 @@ late; training never waits for a decision, the last plan simply goes on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -84,7 +84,7 @@ class Balancer:
         self._policy = policy or Policy()
         self._known = Knowledge(self._policy.predictor or "average", self._policy.seed)
         self._steps = LeaderStraggler()
-        self._gate = Gate(self._policy.change_cost_s)
+        self._gate = Gate()
         self._idlers = Idlers()
         self._tail = TailGate()
         self._extra_s = ROUND_TRIP_S  #: what a tail lease costs beside what its samples take
@@ -101,6 +101,11 @@ class Balancer:
     def members(self) -> tuple[Member, ...]:
         """The job's workers."""
         return self._known.members
+
+    def knows(self, workers: Collection[WorkerId]) -> bool:
+        """Whether of each of them a time was seen that can be believed; of nobody nothing is known."""
+        rows = [self._known.row_of.get(worker) for worker in workers]
+        return bool(rows) and all(row is not None and self._known.measured[row] for row in rows)
 
     def forecast(self) -> LinearTimes:
         """Times of the coming iteration as predicted, by the order of the members."""
@@ -127,6 +132,18 @@ class Balancer:
         if self._policy.fixed or not self._known.measured.any():
             return self._say(even(self._total, hard).samples, why)
         return self._decide(soft, why)
+
+    def resume(self, sizes: Mapping[WorkerId, int]) -> None:
+        """Begin with the batches in force, which another decided. They change nothing if something is known already,
+        or they do not name all members.
+        """
+        named = {m.worker: sizes[m.worker] for m in self.members if m.worker in sizes}
+        if len(named) < len(self.members) or self._known.measured.any() or not any(named.values()):
+            return
+        shared = [*scaled(named, self._total, self._granule).values()]
+        sizes_now = np.array(shared, dtype=np.int64)
+        self._known.take_over(sizes_now == 0)
+        self._say(sizes_now, "kept: these are in force")
 
     def observe(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from elps.balance.arrays import NEW, FloatArray, IntArray, arranged
+from elps.balance.arrays import NEW, BoolArray, FloatArray, IntArray, arranged
 from elps.balance.choosing import PREDICTORS
 from elps.balance.cleaning import Screen
 from elps.balance.leasing import Extra, LeaseCost
@@ -46,6 +46,9 @@ class Knowledge:
         self._largest = np.zeros(0)  #: batch of late
         self._seeds = np.zeros(0)  #: seconds per sample expected of whoever was not measured yet
         self._hinted = np.zeros(0, dtype=np.bool_)  #: whose seed comes from its host or class
+        self._sat_out = np.zeros(
+            0, dtype=np.bool_
+        )  #: who had nothing in the plan that another made
         self._errors = np.zeros(0)  #: usual relative error of the forecast
         self.leases = LeaseCost()  #: what one costs by itself
         self.took_s: float | None = (
@@ -74,6 +77,7 @@ class Knowledge:
         self.push_s = arranged(self.push_s, rows, 0)
         self._pull_s = arranged(self._pull_s, rows, 0)
         self._largest = arranged(self._largest, rows, 0)
+        self._sat_out = arranged(self._sat_out, rows, 0)
         self._errors = arranged(self._errors, rows, FIRST_NOISE)
         expected = [self._memory.expect(member) for member in members]
         self._seeds = np.array([cost for cost, _ in expected], dtype=np.float64)
@@ -83,6 +87,10 @@ class Knowledge:
         self._maximum = np.array(most, dtype=np.int64)
         self.members, self.row_of, self._forecast = members, row_of, None
         return rows
+
+    def take_over(self, idle: BoolArray) -> None:
+        """Who has nothing in the plan of one who knew more: that had its reason, and so they begin with the least."""
+        self._sat_out = idle
 
     def learn(
         self, observations: Sequence[Observation], extras: Mapping[WorkerId, Extra]
@@ -147,7 +155,7 @@ class Knowledge:
         if not self.measured.any():
             return hard, hard
         share = -(-total // workers)
-        first = np.where(self._hinted, share, TRIAL * share)
+        first = np.where(self._hinted, share, np.where(self._sat_out, 0, TRIAL * share))
         most = np.where(self.measured, np.maximum(GROWTH * self._largest, share), first)
         whole = np.maximum(np.ceil(most / granule) * granule, self._minimum)
         whole = np.maximum(whole, granule).astype(np.int64)

@@ -1,7 +1,7 @@
 """What a watcher knows of one job: a pure fold of events, iteration rows and summaries.
 
 Messages may be lost, doubled or late, so a change of state counts only if it is newer than the one known, and a row
-only if its term and iteration are. Whatever a person should read once comes back as a `Note`.
+only if its term, its epoch or its iteration is. Whatever a person should read once comes back as a `Note`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class JobProgress:
     training_s: float = 0.0
     time_limit_s: float | None = None
     _changed_at: float = -1.0
-    _term: int = -1  #: of the rows
+    _standing: tuple[int, int] = (-1, 0)  #: term and epoch of the rows
     _newest_term: int = 0  #: heard of in any way
     _rows: deque[IterationRow] = field(
         default_factory=deque
@@ -139,14 +139,13 @@ class JobProgress:
 
     def take_row(self, row: IterationRow) -> bool:
         """Take a finished iteration; say whether it was news."""
-        if row.term < self._term or (
-            row.term == self._term and self._rows and row.iteration <= self._rows[-1].iteration
-        ):
+        behind = bool(self._rows) and row.iteration <= self._rows[-1].iteration
+        if row.standing < self._standing or (behind and row.standing == self._standing):
             return False
-        if row.term > self._term:
-            self._term = row.term
+        if row.term > self._standing[0] or behind:  # another leader, or done again
             self._rows.clear()
             self._spent_s, self._samples = 0.0, 0
+        self._standing = row.standing
         self._newest_term = max(self._newest_term, row.term)
         self._rows.append(row)
         self._spent_s += row.duration_s

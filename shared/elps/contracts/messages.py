@@ -188,6 +188,8 @@ class AgentBeat(Message, frozen=True, kw_only=True, tag="agent"):
     leaving: bool = False
     obeys: Charge = NO_CHARGE
     """As with shards."""
+    kind: str = ""
+    """Class of its machine: those of one class are expected to be as fast until they are measured. Empty: unknown."""
 
 
 class SchedulerBeat(Message, frozen=True, kw_only=True, tag="scheduler"):
@@ -388,6 +390,15 @@ class IterationRow(msgspec.Struct, frozen=True, kw_only=True):
     plan: int
     lr: float
     workers: list[WorkerTiming]
+    n: int = 0
+    """Of the epoch within the term (`Epoch.n`): iterations that are done again come under a higher one."""
+    waiting: dict[WorkerId, float] = {}
+    """Workers without a part in it, and how much of a core each could have, as last told."""
+
+    @property
+    def standing(self) -> tuple[int, int]:
+        """Term and epoch. A row voids those of lower ones from its iteration on."""
+        return self.term, self.n
 
 
 class IterationRows(Message, frozen=True, kw_only=True, tag="iterations"):
@@ -426,6 +437,10 @@ class IterationTimings(Message, frozen=True, kw_only=True, tag="timings"):
     iteration: int
     """The newest of them."""
     workers: list[WorkerMean]
+    n: int = 0
+    """Of the epoch, as in `IterationRow`."""
+    waiting: dict[WorkerId, float] = {}
+    """As in the newest `IterationRow`."""
 
 
 class LogLines(Message, frozen=True, kw_only=True, tag="log"):

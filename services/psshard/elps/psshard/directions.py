@@ -106,9 +106,10 @@ class Directions:
         with lead.lock:
             if message.number <= self.batches.number:
                 return
+            tell = self.batches.rebalances(message.shares, tail)
+            tell &= now - self._rebalanced_at >= REBALANCED_S
             if lead.clock is None:  # the first cut goes by it
                 self.batches.plan(message.number, message.shares, message.reason, tail)
-            tell = now - self._rebalanced_at >= REBALANCED_S
             self._rebalanced_at = now if tell else self._rebalanced_at
         lead.event(
             lambda clock, _: clock.plan_batches(

@@ -246,7 +246,8 @@ class Lead(Resuming):
             case do.Lend():
                 self._conversation.lend(epoch, command)
             case do.IterationDone() | do.Evaluated() | do.Remark():
-                self.reporter.news(command, self.clock.plan if self.clock else 0)
+                plan = self.clock.plan if self.clock else 0
+                self.reporter.news(command, plan, since.n)
             case do.Dismiss(worker, reason):
                 self.dismiss(worker, reason)
             case do.Fail(reason):

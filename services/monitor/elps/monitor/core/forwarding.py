@@ -21,18 +21,20 @@ from elps.contracts.messages import (
 
 
 def timings_of(message: TelemetryMessage) -> IterationTimings | None:
-    """The timings in a message, those of its newest term; None if nobody waits for any."""
+    """The timings in a message, those of its newest epoch; None if nobody waits for any."""
     if not isinstance(message, IterationRows) or not message.balanced or not message.rows:
         return None
-    newest = max(message.rows, key=lambda row: (row.term, row.iteration))
+    newest = max(message.rows, key=lambda row: (row.standing, row.iteration))
     parts: dict[WorkerId, list[WorkerTiming]] = {}
     for row in message.rows:
-        for timing in row.workers if row.term == newest.term else ():
+        for timing in row.workers if row.standing == newest.standing else ():
             if timing.samples > 0:
                 parts.setdefault(timing.worker, []).append(timing)
     return IterationTimings(
         job=message.job,
         term=newest.term,
+        n=newest.n,
+        waiting=newest.waiting,
         iteration=newest.iteration,
         workers=[_mean(worker, timings) for worker, timings in sorted(parts.items())],
     )

@@ -1,7 +1,7 @@
 """The finished iterations of one job and its evaluations, in bounded memory.
 
-Telemetry can be doubled and late, and a rollback makes iterations void: a row of a newer term voids every row of an
-older term from its iteration on. So in order of iterations the terms never fall, and each iteration has one row.
+Telemetry can be doubled and late, and a rollback makes iterations void: a row of a newer term, or of a newer epoch of
+its term, voids every older row from its iteration on. So in order of iterations these never fall, and each has one row.
 """
 
 from __future__ import annotations
@@ -49,15 +49,16 @@ class History:
         """Take a row; False when it is a repeat, void, or older than what is kept whole."""
         before = self.rows.at_or_before(row.iteration)
         if before is not None and (
-            before.term > row.term or (before.iteration, before.term) == (row.iteration, row.term)
+            before.standing > row.standing
+            or (before.iteration, before.standing) == (row.iteration, row.standing)
         ):
             return False
-        if any(later.term < row.term for later in self._next(row)):
+        if any(later.standing < row.standing for later in self._next(row)):
             self._void(row)
         gone = self.rows.put(row)
         if gone is None:
             return False
-        self.cells += 1 + len(row.workers)
+        self.cells += _weight(row)
         self._forget(gone)
         return True
 
@@ -96,11 +97,11 @@ class History:
         rows = list(self.rows)
         for a, b in pairwise(rows):
             assert a.iteration < b.iteration, (a.iteration, b.iteration)
-            assert a.term <= b.term, (a.term, b.term)
-        assert self.cells == sum(1 + len(r.workers) for r in rows)
+            assert a.standing <= b.standing, (a.standing, b.standing)
+        assert self.cells == sum(map(_weight, rows))
 
     def _next(self, row: IterationRow) -> Iterable[IterationRow]:
-        """The first row that is not earlier than this one; terms never fall, so it tells whether any is void."""
+        """The first row that is not earlier than this one; they never fall, so it tells whether any is void."""
         return islice(self.rows.since(row.iteration), 1)
 
     def _void(self, row: IterationRow) -> None:
@@ -108,13 +109,17 @@ class History:
         dropped = self.rows.drop_from(row.iteration)
         self._forget(dropped)
         for later in sorted(
-            (r for r in dropped if r.term >= row.term), key=attrgetter("iteration")
+            (r for r in dropped if r.standing >= row.standing), key=attrgetter("iteration")
         ):
             if self.rows.put(later) is not None:
-                self.cells += 1 + len(later.workers)
+                self.cells += _weight(later)
         for evaluation in self.evaluations.drop_from(row.iteration + 1):
             if evaluation.at >= row.at:
                 self.evaluations.put(evaluation)
 
     def _forget(self, rows: Iterable[IterationRow]) -> None:
-        self.cells -= sum(1 + len(r.workers) for r in rows)
+        self.cells -= sum(map(_weight, rows))
+
+
+def _weight(row: IterationRow) -> int:
+    return 1 + len(row.workers) + len(row.waiting)

@@ -14,8 +14,8 @@ from elps.balance.tail import held_back, next_lease
 from elps.contracts.ids import WorkerId
 
 NEWCOMER = 4
-"""A worker that the plan does not name yet gets a part of an equal share, one over this: of its speed nothing is known,
-and the next plan will say better."""
+"""A worker that the plan does not name yet gets a part of what the others have on average, one over this: of its speed
+nothing is known, and the next plan will say better."""
 
 
 MOST_HELD_BACK = 0.5
@@ -62,6 +62,12 @@ class Batches:
         self.planned = {worker: max(0, share) for worker, share in shares.items()}
         self.tail = tail.sane()
         return True
+
+    def rebalances(self, shares: Mapping[WorkerId, int], tail: Tail) -> bool:
+        """Whether a plan is worth telling: any but a first one that only says that equal shares fit."""
+        sizes = shares.values()
+        equal = max(sizes, default=0) - min(sizes, default=0) <= 1 and tail == Tail()
+        return bool(self.number) or not equal
 
     def shares(self, workers: Iterable[WorkerId]) -> dict[WorkerId, int]:
         """In what proportion a fresh cut is shared out: by the plan as far as it goes, otherwise equally."""

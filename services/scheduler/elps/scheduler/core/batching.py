@@ -1,7 +1,7 @@
 """The batches of one job's workers: what timings say of their speed, and the plan that its leader is to obey.
 
 Nothing here is stored, and nothing waits for it. A scheduler that starts anew learns the speeds again within a few
-iterations; until then the job goes on by the plan that its leader has.
+iterations; until everyone who trains was measured the job goes on by the plan that its leader has.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ GAP = 1_000
 """A scheduler that finds a plan in force that it does not know numbers its own so much higher: the one before may have
 sent some that no heartbeat has shown yet, but never so many within one."""
 
+NO_KINDS: Mapping[AgentId, str] = {}
+
 
 class Batching:
     """Made for a balanced job when its leader is first heard; lives as long as the job."""
@@ -28,45 +30,69 @@ class Batching:
         self._job = job
         self._balancer = Balancer(batch.global_, granule=batch.granule, policy=policy)
         self._term: Term | None = None
+        self._n = 0  #: highest of the epochs within the term that timings came from
         self._redone = 0  #: iterations done again, when its leader was last heard
         self._shown = 0  #: highest number that its leader has shown under this term
-        self._foreign = False  #: it obeys a plan that another scheduler sent, whatever is in it
-        self.plan: BatchPlan | None = None  #: None: the workers get equal batches
+        self._foreign = False  #: it obeys a plan of another scheduler, whose tail is not known here
+        #: None: the workers get equal batches, and nothing is known of any of them.
+        self.plan: BatchPlan | None = None
 
     @property
     def decision(self) -> Decision:
         """The newest, also when it changed nothing."""
         return self._balancer.decision
 
-    def led(self, hosted: HostedJob, agents: Mapping[WorkerId, AgentId]) -> None:
-        """The leader was heard; `agents` are those of the job's workers."""
+    def led(
+        self,
+        hosted: HostedJob,
+        agents: Mapping[WorkerId, AgentId],
+        kinds: Mapping[AgentId, str] = NO_KINDS,
+    ) -> None:
+        """The leader was heard; `agents` are those of the job's workers, `kinds` the classes of their machines."""
         redone = _redone(hosted)
         if hosted.term != self._term:
-            self._term, self._shown = hosted.term, 0
+            self._term, self._shown, self._n = hosted.term, 0, 0
             self._balancer.rewind(0)
         elif redone != self._redone:
             self._balancer.rewind(0)
         self._redone = redone
         self._heed(hosted.batches)
-        ready = [Member(w, host=agents[w]) for w in sorted({*hosted.ready}) if w in agents]
+        ready = [
+            Member(w, host=agents[w], kind=kinds.get(agents[w], ""))
+            for w in sorted({*hosted.ready})
+            if w in agents
+        ]
         if not ready or tuple(ready) == self._balancer.members:
             return
         decision = self._balancer.staff(ready)
         if self.plan is not None and decision.changed:
             self._say(decision)
+        elif self._foreign:
+            self._balancer.resume(hosted.shares)
 
     def timed(self, timings: IterationTimings) -> bool:
-        """Learn from finished iterations; True if there is a new plan."""
+        """Learn from finished iterations; True if there is a new plan.
+
+        The first is said as soon as something was measured, also when it leaves shares equal: only one that a plan does
+        not name is a newcomer to the leader, and what is decided for newcomers has to differ from something.
+        """
         known = self._term is not None and timings.term == self._term.number
-        if not known or len(self._balancer.members) < 2:
+        if not known or timings.n < self._n or not self._balancer.members:
             return False
+        if timings.n > self._n:  # its iterations may be done again
+            self._n = timings.n
+            self._balancer.rewind(0)
         decision = self._balancer.observe(
             timings.iteration, self._observations(timings), _extras(timings)
         )
-        changed, self._foreign = decision.changed or self._foreign, False
-        if changed:
+        known = self._balancer.knows([t.worker for t in timings.workers])
+        if self._foreign and not known:
+            return False  # what was decided with knowledge is better than what is decided without
+        say = decision.changed or self._foreign or (known and self.plan is None)
+        self._foreign = False
+        if say:
             self._say(decision)
-        return changed
+        return say
 
     def unheeded(self, hosted: HostedJob) -> BatchPlan | None:
         """The plan that the leader does not show yet; None if it does, or there is none."""
@@ -74,7 +100,7 @@ class Batching:
         return plan if plan is not None and hosted.batches < plan.number else None
 
     def _observations(self, timings: IterationTimings) -> Sequence[Observation]:
-        """Whoever is not among them had nothing to do."""
+        """Whoever has no timing had nothing to do."""
         told = {t.worker for t in timings.workers}
         out = [
             Observation(
@@ -91,7 +117,9 @@ class Batching:
             for t in timings.workers
         ]
         members = [member.worker for member in self._balancer.members]
-        return [*out, *(Observation(worker, 0) for worker in members if worker not in told)]
+        free = timings.waiting
+        idle = (Observation(w, 0, cpu_process=free.get(w)) for w in members if w not in told)
+        return [*out, *idle]
 
     def _heed(self, shown: int) -> None:
         """Keep the plan's number above all that the leader has heard from others, and say it anew if it must be."""
