@@ -6,7 +6,7 @@ older term from its iteration on. So in order of iterations the terms never fall
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise
 from operator import attrgetter
 
@@ -44,6 +44,8 @@ class History:
         self.evaluations: Thinned[Evaluation] = Thinned(EVALUATIONS_WHOLE, EVALUATIONS_PER_LEVEL)
         self.cells = 0
         """What the rows weigh: one each and one for each worker in them."""
+        self.changes = 0
+        """Grows with every change."""
 
     def add(self, row: IterationRow) -> bool:
         """Take a row; False when it is a repeat, void, or older than what is kept whole."""
@@ -59,6 +61,7 @@ class History:
             return False
         self.cells += 1 + len(row.workers)
         self._forget(gone)
+        self.changes += 1
         return True
 
     def evaluated(self, evaluation: Evaluation) -> None:
@@ -66,19 +69,44 @@ class History:
 
         Of parameters that a newer term has gone back from, it is void.
         """
-        behind = self.rows.at_or_before(evaluation.iteration - 1)
         same = self.evaluations.at_or_before(evaluation.iteration)
         newest = max(
-            behind.term if behind is not None else 0,
+            self._term_behind(evaluation),
             same.term if same is not None and same.iteration == evaluation.iteration else 0,
         )
         if not 0 < evaluation.term < newest:
             self.evaluations.put(evaluation)
+            self.changes += 1
+
+    def restore(
+        self,
+        rows: Iterable[tuple[int, IterationRow]],
+        evaluations: Iterable[tuple[int, Evaluation]],
+    ) -> None:
+        """Take back what was kept, with the levels it was at, beside what has come since.
+
+        What was kept while a rollback was under way, or in the middle of thinning, may hold rows that are void or that
+        are there twice.
+        """
+        self.rows.replace(_in_force([*rows, *self.rows.placed()]))
+        self.cells = sum(1 + len(row.workers) for row in self.rows)
+        told = sorted(
+            [*evaluations, *self.evaluations.placed()],
+            key=lambda placed: (placed[1].iteration, placed[1].at, -placed[0]),
+        )
+        newest = {evaluation.iteration: (level, evaluation) for level, evaluation in told}
+        self.evaluations.replace(
+            placed
+            for placed in newest.values()
+            if not 0 < placed[1].term < self._term_behind(placed[1])
+        )
+        self.changes += 1
 
     def shrink(self) -> None:
         """Keep half as much from now on."""
         self._forget(self.rows.shrink())
         self.evaluations.shrink()
+        self.changes += 1
 
     def rate(self) -> tuple[float | None, float | None]:
         """Samples a second and seconds an iteration of late; None while there is nothing to tell it from."""
@@ -99,6 +127,11 @@ class History:
             assert a.term <= b.term, (a.term, b.term)
         assert self.cells == sum(1 + len(r.workers) for r in rows)
 
+    def _term_behind(self, evaluation: Evaluation) -> int:
+        """The term of the last row that the evaluated parameters have behind them; 0 if none is known."""
+        behind = self.rows.at_or_before(evaluation.iteration - 1)
+        return behind.term if behind is not None else 0
+
     def _next(self, row: IterationRow) -> Iterable[IterationRow]:
         """The first row that is not earlier than this one; terms never fall, so it tells whether any is void."""
         return islice(self.rows.since(row.iteration), 1)
@@ -118,3 +151,14 @@ class History:
 
     def _forget(self, rows: Iterable[IterationRow]) -> None:
         self.cells -= sum(1 + len(r.workers) for r in rows)
+
+
+def _in_force(placed: Iterable[tuple[int, IterationRow]]) -> Iterator[tuple[int, IterationRow]]:
+    """One row for each iteration, and none that a row of a newer term has made void."""
+    in_order = sorted(placed, key=lambda pair: (pair[1].iteration, pair[1].term, -pair[0]))
+    newest = {row.iteration: (level, row) for level, row in in_order}
+    term = 0
+    for level, row in newest.values():
+        if row.term >= term:
+            term = row.term
+            yield level, row
