@@ -11,15 +11,21 @@ from types import ModuleType
 import pytest
 import pytest_asyncio
 from cluster import Cluster, Member, agent, running, scheduler, shard
+from described_messages import channels_of, faults
 
 from elps.client import QueryRefused
+from elps.contracts import topology
 from elps.contracts.state import JobState
+from elps.messaging.port import EXCHANGES, Delivery, Queue
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "client.py"
 MONITOR = Member("monitor", "monitor", {"ELPS_MONITOR_PORT": "0"})
 BOUND_S = 50.0
+SAID = {"submit", "pause", "explain", "kill", "agent_beats", "shard_beats", "scheduler_beats"}
+SAID |= {"commands", "events", "rows", "queries"}
+"""Channels of which every job makes use."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -50,6 +56,34 @@ async def test_the_example_trains_a_job_tells_of_it_and_kills_another(
     assert "is killed: " in told
     jobs = await cluster.client.jobs()
     assert [job.state for job in jobs] == [JobState.FINISHED, JobState.KILLED]
+
+
+async def test_all_that_is_said_between_the_parts_is_as_docs_describe_it(cluster: Cluster) -> None:
+    """docs/asyncapi.json against what travels while a job trains, is asked about and is paused."""
+    wrong, heard = list[str](), set[str]()
+
+    async def overhear(delivery: Delivery) -> None:
+        found = faults(delivery.exchange, delivery.routing_key, delivery.body)
+        wrong.extend(found)
+        if not found:
+            (channel,) = channels_of(delivery.exchange, delivery.routing_key)
+            heard.add(channel.name)
+
+    members = tuple((topology.COMMANDS, name) for name in ("shard-1", "agent-1"))
+    topics = tuple((name, "#") for name, kind in EXCHANGES.items() if kind == "topic")
+    overheard = await cluster.bus.subscribe(Queue("overheard", members + topics), overhear)
+    job = await cluster.submit(
+        task="softmax", data={"source": "digits", "test_fraction": 0.2}, passes=100_000
+    )
+    async with asyncio.timeout(BOUND_S):
+        while not (await cluster.client.iterations(job.id)).rows:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)  # asked from outside
+        for ask in (cluster.client.pause, cluster.client.explain, cluster.client.kill):
+            assert (await ask(job.id)).ok
+        await cluster.client.ended(job.id)
+    await overheard.cancel()
+    assert wrong == []
+    assert heard >= SAID
 
 
 async def test_every_answer_has_its_type(cluster: Cluster) -> None:

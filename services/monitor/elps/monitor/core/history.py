@@ -7,7 +7,7 @@ older term from its iteration on. So in order of iterations the terms never fall
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice, pairwise
+from itertools import pairwise
 from operator import attrgetter
 
 import msgspec
@@ -49,18 +49,18 @@ class History:
 
     def add(self, row: IterationRow) -> bool:
         """Take a row; False when it is a repeat, void, or older than what is kept whole."""
-        before = self.rows.at_or_before(row.iteration)
-        if before is not None and (
-            before.term > row.term or (before.iteration, before.term) == (row.iteration, row.term)
-        ):
+        last = self.rows.last
+        if last is None or row.iteration > last.iteration:  # nearly always
+            if last is not None and last.term > row.term:
+                return False
+        elif not self._fits(row):
             return False
-        if any(later.term < row.term for later in self._next(row)):
-            self._void(row)
         gone = self.rows.put(row)
         if gone is None:
             return False
         self.cells += 1 + len(row.workers)
-        self._forget(gone)
+        if gone:
+            self._forget(gone)
         self.changes += 1
         return True
 
@@ -132,9 +132,17 @@ class History:
         behind = self.rows.at_or_before(evaluation.iteration - 1)
         return behind.term if behind is not None else 0
 
-    def _next(self, row: IterationRow) -> Iterable[IterationRow]:
-        """The first row that is not earlier than this one; terms never fall, so it tells whether any is void."""
-        return islice(self.rows.since(row.iteration), 1)
+    def _fits(self, row: IterationRow) -> bool:
+        """Whether a row that is not the newest is to be taken; what it makes void goes."""
+        before = self.rows.at_or_before(row.iteration)
+        if before is not None and (
+            before.term > row.term or (before.iteration, before.term) == (row.iteration, row.term)
+        ):
+            return False
+        later = next(self.rows.since(row.iteration), None)  # terms never fall: it tells for all
+        if later is not None and later.term < row.term:
+            self._void(row)
+        return True
 
     def _void(self, row: IterationRow) -> None:
         """Drop what a rollback to this row's iteration made void; what came after it stays."""

@@ -52,7 +52,8 @@ class Thinned(Generic[T]):
             if not newest and (last := self.last) is not None and row.iteration <= last.iteration:
                 return None
             newest.append(row)
-            return self._thin()
+            # Deeper levels grow only when this one gives rows away.
+            return self._thin() if len(newest) > self._whole + self._whole // 4 else []
         at = bisect_left(newest, row.iteration, key=_number)
         if at < len(newest) and newest[at].iteration == row.iteration:
             gone, newest[at] = newest[at], row
