@@ -225,7 +225,7 @@ class Desk:
 
     async def _read_history(self, job: JobId) -> None:
         with contextlib.suppress(RetryLater, TimeoutError):
-            async with asyncio.timeout(HISTORY_S):
+            async with asyncio.timeout(HISTORY_S if self.store_problem is None else FRESH_S):
                 await self.histories.restore(job)
 
     async def read_events(self) -> None:
