@@ -42,11 +42,12 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev --editable .
 	@touch $(STAMP)
 
-lint: $(STAMP) type ## Style, formatting, types, import rules, and that docs/job.schema.json is up to date
+lint: $(STAMP) type ## Style, formatting, types, import rules, and that the descriptions in docs/ are up to date
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m elps.contracts.schema --check docs/job.schema.json
+	$(BIN)/python -m elps.messaging.described --check docs/asyncapi.json
 
 type: $(STAMP) ## Check the types
 	$(BIN)/mypy
@@ -55,8 +56,9 @@ format: $(STAMP) ## Put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-schema: $(STAMP) ## Write docs/job.schema.json anew
+schema: $(STAMP) ## Write docs/job.schema.json and docs/asyncapi.json anew
 	$(BIN)/python -m elps.contracts.schema --write docs/job.schema.json
+	$(BIN)/python -m elps.messaging.described --write docs/asyncapi.json
 
 test: setup ## All tests but chaos, the thorough and the long ones, and the benchmarks; some 10 minutes on two cores
 	$(BIN)/pytest $(XDIST) -m 'not long and not thorough' --ignore=tests/bench --ignore=tests/chaos tests $(ARGS)

@@ -182,6 +182,36 @@ async def test_a_second_monitor_stands_by_and_answers_when_the_first_has_gone(
         await store.close()
 
 
+async def test_a_history_and_events_lie_in_a_real_store_over_a_restart(
+    fresh_amqp_url: str, fresh_redis_url: str, bus: AmqpBus
+) -> None:
+    store = await RedisStore.connect(fresh_redis_url, timeout_s=BOUND_S)
+    await store.hash_put(topology.JOB_INDEX, "j", encode(record()))
+    client = Client(bus, timeout_s=BOUND_S)
+    async with monitoring(fresh_amqp_url, fresh_redis_url) as monitor:
+        async with asyncio.timeout(BOUND_S):
+            await monitor.taking.wait()
+        await bus.publish(*change(record()))
+        for first in range(0, 2000, 100):
+            await bus.publish(*rows(*range(first, first + 100)))
+
+        async def taken() -> bool:
+            page = await client.iterations("j", since=1990)
+            all_rows = bool(page.rows) and page.rows[-1].iteration == 1999
+            return all_rows and bool((await client.events("j")).events)
+
+        await until(taken)
+        before = (await client.iterations("j", limit=10_000)).rows
+    assert [row.iteration for row in before][:1] == [0]
+    async with monitoring(fresh_amqp_url, fresh_redis_url) as monitor:
+        async with asyncio.timeout(BOUND_S):
+            await monitor.taking.wait()
+        assert (await client.iterations("j", limit=10_000)).rows == before
+        events = await client.events("j")
+        assert [event.what for event in events.events] == ["running"]
+    await store.close()
+
+
 async def test_a_cut_connection_is_made_again_and_what_was_missed_is_read_from_the_store(
     fresh_amqp_url: str,
     fresh_redis_url: str,

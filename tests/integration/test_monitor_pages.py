@@ -21,7 +21,7 @@ from elps.contracts.ids import AgentId, ShardId, WorkerId
 from elps.contracts.messages import (
     Query,
 )
-from elps.contracts.state import Allocation, JobState
+from elps.contracts.state import Allocation, JobState, Progress
 from elps.messaging.memory import MemoryBroker, MemoryBus
 from elps.monitor.app import create
 from elps.runtime.service import Context
@@ -104,15 +104,21 @@ async def _open_streams(stack: Stack) -> bool:
 # --- metrics, page, description ---
 
 
+JOBS = 500
+SERIES_OF_A_JOB = 15
+"""Nine figures, five phases and a metric, however many workers it has."""
+
+
 def _series(text: str) -> list[str]:
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
 async def test_the_series_of_a_job_end_with_the_job(stack: Stack) -> None:
     bare = len(_series((await stack.http.get("/metrics")).text))
-    for i in range(50):
+    for i in range(JOBS):
         job = f"job-{i}"
-        await stack.change(record(job, seq=i))
+        progress = Progress(iteration=1, iterations=10, loss=0.5, metrics={"accuracy": 0.5})
+        await stack.change(record(job, seq=i, progress=progress))
         await stack.rows(job, iteration_row(0, workers=20))
     await stack.settled()
     text = (await stack.http.get("/metrics")).text
@@ -121,14 +127,16 @@ async def test_the_series_of_a_job_end_with_the_job(stack: Stack) -> None:
     assert "iteration=" not in text
     assert "worker=" not in text
     assert SECRET not in text
-    for i in range(50):
+    of_jobs = [line for line in _series(text) if 'job="' in line]
+    assert len(of_jobs) <= JOBS * SERIES_OF_A_JOB
+    for i in range(JOBS):
         await stack.change(
             record(f"job-{i}", JobState.FINISHED, seq=i, changed_at=20.0, ended_at=20.0)
         )
     await stack.settled()
     text = (await stack.http.get("/metrics")).text
     assert 'job="' not in text
-    assert 'elps_jobs{state="finished"} 50.0' in text
+    assert f'elps_jobs{{state="finished"}} {JOBS}.0' in text
     assert len(_series(text)) == bare
 
 

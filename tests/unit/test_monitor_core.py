@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import orjson
 import pytest
 from monitor_messages import bare_beat
@@ -133,7 +135,7 @@ def test_a_reader_goes_on_after_the_event_it_saw_last() -> None:
     feed.add(event("a"))
     seen = feed.add(event("b"))
     feed.add(event("c"))
-    place, missed = feed.place(feed.name(seen))
+    place, missed = feed.place(seen.id)
     assert not missed
     assert [e.what for e in feed.since(place)] == ["c"]
 
@@ -156,13 +158,51 @@ def test_a_reader_of_another_run_or_with_nonsense_gets_all_and_is_told(last: str
 
 def test_a_reader_that_fell_behind_the_ring_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     feed = Feed("r")
-    first = feed.name(feed.add(event("first")))
+    first = feed.add(event("first")).id
     for _ in range(feed_module.MAX_EVENTS + 1):
         feed.add(event())
     place, missed = feed.place(first)
     assert missed
     assert place < feed.oldest
     assert len(feed.since(place)) == feed_module.MAX_EVENTS
+
+
+def test_a_reader_goes_on_over_a_restart_and_is_told_that_something_may_lie_between() -> None:
+    before = Feed("r1")
+    seen = [before.add(event(what)) for what in ("a", "b", "c")]
+    feed = Feed("r2")
+    feed.add(event("d"))
+    feed.restore(feed_module.unpack(feed_module.pack(before.since(0))))
+    place, missed = feed.place(seen[1].id)
+    assert missed
+    assert [e.what for e in feed.since(place)] == ["c", "d"]
+    assert feed.place("r2-0") == (1, False)
+    assert [e.what for e in feed.since(feed.oldest)] == ["a", "b", "c", "d"]
+    assert feed.add(event("e")).id == "r2-1"
+
+
+def test_events_of_earlier_runs_take_the_room_that_is_left() -> None:
+    before, feed = Feed("r1"), Feed("r2")
+    for n in range(feed_module.MAX_EVENTS):
+        before.add(event(f"old-{n}"))
+    feed.add(event("new"))
+    feed.restore(before.since(0))
+    held = [e.what for e in feed.since(feed.oldest)]
+    assert len(held) == feed_module.MAX_EVENTS
+    assert (held[0], held[-1]) == ("old-1", "new")
+
+
+def test_events_whose_texts_are_too_large_are_kept_from_the_newest_on() -> None:
+    rng, feed = random.Random(5), Feed("r")
+    for n in range(feed_module.MAX_EVENTS):
+        reason = "".join(chr(rng.randrange(0x100, 0x3000)) for _ in range(1000))
+        feed.add(JobEvent(job=JobId("j"), what=str(n), at=1.0, reason=reason))
+    body = feed_module.pack(feed.since(0))
+    assert len(body) <= feed_module.MAX_PACKED_BYTES
+    kept = feed_module.unpack(body)
+    assert kept == feed.since(feed.next - len(kept))
+    with pytest.raises(InvalidDocument, match="events kept"):
+        feed_module.unpack(body[:100])
 
 
 # --- what is let in ---

@@ -6,11 +6,15 @@ Every wait is bounded; one that passes raises `RetryLater` and names who did not
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import msgspec
 
+from elps.client import answers, reading
+from elps.client.answers import Agent, Events, Health, Iterations, Output, Shard
 from elps.client.following import Following
+from elps.client.reading import JobSummary
 from elps.contracts import topology
 from elps.contracts.codec import decode, encode, loads
 from elps.contracts.errors import ElpsError, InvalidDocument, RetryLater
@@ -19,6 +23,7 @@ from elps.contracts.job import JobDocument
 from elps.contracts.messages import (
     Answer,
     JobCommand,
+    JobEvent,
     PolicyCommand,
     Query,
     Reply,
@@ -26,6 +31,8 @@ from elps.contracts.messages import (
 )
 from elps.messaging.port import Bus
 
+LOOK_S = 5.0
+"""How often a wait for the end of a job asks for its state: events may be lost."""
 ANSWER_S = 5.0
 """The scheduler and the monitor answer in milliseconds; whoever takes this long is down or drowned."""
 
@@ -96,8 +103,47 @@ class Client:
         )
         return await self._command(topology.SCALE, encode(wish))
 
+    async def jobs(self, limit: int = 1000) -> list[JobSummary]:
+        """All jobs in the order of their arrival; of more than `limit` those that ended first are left out."""
+        return reading.jobs_of(await self.query(Query(what="jobs", limit=limit)))
+
+    async def job(self, job: str) -> JobSummary:
+        """One job, with its document and its life."""
+        return reading.job_of(await self.query(Query(what="job", job=parse_job_id(job))))
+
+    async def iterations(self, job: str, since: int = 0, limit: int = 1000) -> Iterations:
+        """Finished iterations from number `since` on, and evaluations; go on with `since` = `next` while `more`."""
+        query = Query(what="iterations", job=parse_job_id(job), since=since, limit=limit)
+        return reading.read(await self.query(query), Iterations)
+
+    async def logs(self, job: str, since: int = 0, limit: int = 1000) -> Output:
+        """What the job's trainers printed, from line `since` on; go on with `since` = `next` while `more`."""
+        query = Query(what="logs", job=parse_job_id(job), since=since, limit=limit)
+        return reading.read(await self.query(query), Output)
+
+    async def events(self, job: str | None = None, after: str = "", limit: int = 1000) -> Events:
+        """Events that the monitor holds, of one job or of all, from after the one with the id `after` on."""
+        wanted = parse_job_id(job) if job is not None else None
+        query = Query(what="events", job=wanted, after=after, limit=limit)
+        return reading.read(await self.query(query), Events)
+
+    async def workers(self) -> list[Agent]:
+        """All worker agents with their trainers."""
+        return reading.read(await self.query(Query(what="workers")), answers.Workers).workers
+
+    async def shards(self) -> list[Shard]:
+        """All shards with the jobs that they take part in."""
+        return reading.read(await self.query(Query(what="shards")), answers.Shards).shards
+
+    async def health(self) -> Health:
+        """Whether the whole stack is there."""
+        return reading.read(await self.query(Query(what="health")), Health)
+
     async def query(self, query: Query) -> Any:
-        """Ask the monitor; return the JSON that it would give over HTTP. Raises `QueryRefused` with its reason."""
+        """Ask the monitor; return the JSON that it would give over HTTP. Raises `QueryRefused` with its reason.
+
+        The methods above ask all there is to ask, and give it types.
+        """
         body = await self._request(topology.QUERY, query.what, encode(query), "monitor")
         try:
             answer = msgspec.json.decode(body, type=Answer)
@@ -114,6 +160,24 @@ class Client:
         state, and nothing between is missed.
         """
         return Following(self._bus, parse_job_id(job), logs=logs)
+
+    async def ended(self, job: str) -> JobSummary:
+        """Wait until a job's life is over, and return what has become of it; bound the wait from outside.
+
+        Raises `QueryRefused` when there is no such job. Once it was known, a monitor that is away is passed over.
+        """
+        loop = asyncio.get_running_loop()
+        async with self.follow(job) as stream:
+            summary = await self.job(job)
+            while not summary.state.ended:
+                until = loop.time() + LOOK_S
+                while (left_s := until - loop.time()) > 0:
+                    item = await stream.next(left_s)
+                    if isinstance(item, JobEvent) and item.record and item.record.state.ended:
+                        return reading.job_of_record(item.record)
+                with contextlib.suppress(RetryLater):
+                    summary = await self.job(job)
+            return summary
 
     async def _direct(self, key: str, job: str, reason: str) -> Reply:
         return await self._command(key, encode(JobCommand(job=parse_job_id(job), reason=reason)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -15,12 +14,6 @@ from elps.contracts.errors import InvalidDocument, RetryLater
 from elps.contracts.ids import parse_job_id
 
 ANSWER_S = 5.0
-PAUSE_S = 0.3
-"""Events that the monitor holds come at once; after such a pause they were all."""
-EVENTS_S = 1.0
-"""A busy job makes no pauses."""
-FROM_THE_OLDEST = "-0"
-"""A place that no run of the monitor gave out, so that it starts with the oldest event that it holds."""
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 
@@ -62,24 +55,15 @@ class MonitorHttp:
         return self.get("/api/shards")
 
     def recent_events(self, job: str) -> list[Any]:
-        """The events of a job that the monitor still holds, oldest first.
-
-        The monitor streams events without end, so they are read until it pauses, or long enough.
-        """
-        query = urllib.parse.urlencode({"job": parse_job_id(job)})
-        request = self._request(f"/api/events?{query}", {"Last-Event-ID": FROM_THE_OLDEST})
+        """The events of a job that the monitor still holds, oldest first."""
         found: list[Any] = []
-        until = time.monotonic() + EVENTS_S
-        try:
-            with self._opener.open(request, timeout=PAUSE_S) as response:
-                while time.monotonic() < until and (line := response.readline(MAX_ANSWER_BYTES)):
-                    if line.startswith(b"data: ") and "what" in (event := json.loads(line[6:])):
-                        found.append(event)
-        except TimeoutError:
-            return found
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            raise RetryLater(f"the monitor at {self._url} told no events ({error})") from None
-        return found
+        asked: dict[str, int | str] = {"job": parse_job_id(job)}
+        while True:
+            answer = self.get("/api/events/recent", **asked)
+            found += answer["events"]
+            if not answer["more"]:
+                return found
+            asked["after"] = answer["next"]
 
     def get(self, path: str, **parameters: int | str) -> Any:
         """The JSON at `path`."""

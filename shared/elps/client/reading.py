@@ -107,32 +107,32 @@ class _Rows(msgspec.Struct, frozen=True):
 
 def jobs_of(answer: Any) -> list[JobSummary]:
     """The answer to ``jobs``."""
-    return _read(answer, _Jobs).jobs
+    return read(answer, _Jobs).jobs
 
 
 def stale_of(answer: Any) -> str:
     """Why the answer to ``jobs`` may be old, for people; empty while it is not."""
-    return _read(answer, _Jobs).stale
+    return read(answer, _Jobs).stale
 
 
 def job_of(answer: Any) -> JobSummary:
     """The answer to ``job``."""
-    return _read(answer, JobSummary)
+    return read(answer, JobSummary)
 
 
 def lines_of(answer: Any) -> list[LogLine]:
     """The answer to ``logs``."""
-    return _read(answer, _Lines).lines
+    return read(answer, _Lines).lines
 
 
 def rows_of(answer: Any) -> list[IterationRow]:
     """The answer to ``iterations``."""
-    return _read(answer, _Rows).rows
+    return read(answer, _Rows).rows
 
 
 def events_of(answer: Any) -> list[JobEvent]:
     """Events as the monitor streams them."""
-    return _read(answer, list[JobEvent])
+    return read(answer, list[JobEvent])
 
 
 def job_of_record(record: JobRecord) -> JobSummary:
@@ -173,7 +173,8 @@ def job_of_record(record: JobRecord) -> JobSummary:
     )
 
 
-def _read(answer: Any, kind: type[T]) -> T:
+def read(answer: Any, kind: type[T]) -> T:
+    """An answer as a typed value. Raises `InvalidDocument` when it is none."""
     try:
         return msgspec.convert(answer, kind)
     except msgspec.ValidationError as error:

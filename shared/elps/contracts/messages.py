@@ -461,11 +461,16 @@ TelemetryMessage = IterationRows | LogLines
 class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A question to the monitor over the broker; the answer is the JSON that HTTP would give."""
 
-    what: Literal["jobs", "job", "explain", "iterations", "logs", "workers", "shards", "health"]
+    what: Literal[
+        "jobs", "job", "explain", "iterations", "logs", "events", "workers", "shards", "health"
+    ]
     job: str | None = None
+    """Which one; of the events None asks for those of all jobs."""
     since: int = 0
     """Iterations: the first to return. Logs: the first line number."""
     limit: int = 1000
+    after: str = ""
+    """Events: the id of the last one seen; empty: from the oldest that the monitor holds."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

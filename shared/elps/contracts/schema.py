@@ -10,6 +10,7 @@ import ast
 import inspect
 import sys
 import textwrap
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def job_schema() -> dict[str, Any]:
     """
     schema = msgspec.json.schema(JobDocument)
     for name, definition in schema["$defs"].items():
-        for field, text in _field_docs(getattr(job_module, name)).items():
+        for field, text in field_docs(getattr(job_module, name)).items():
             definition["properties"][field]["description"] = text
     document = schema["$defs"]["JobDocument"]
     document["properties"]["id"]["anyOf"][0]["pattern"] = f"^{ID_PATTERN}$"
@@ -47,8 +48,9 @@ def job_schema_text() -> str:
     return orjson.dumps(job_schema(), option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
-def _field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """The string below each field of a struct, by the field's name in a document."""
+@cache
+def field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """Return the string below each field of a struct, by the field's name in a document."""
     names = {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
     [definition] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(definition, ast.ClassDef)
@@ -63,16 +65,13 @@ def _field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
     return docs
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Print, write or check the schema."""
-    parser = argparse.ArgumentParser(
-        prog="python -m elps.contracts.schema", description=main.__doc__
-    )
+def keep_file(program: str, about: str, text: str, arguments: list[str] | None) -> int:
+    """Print a generated text, write it to a file, or check that the file is it; returns the exit code."""
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=about)
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--write", type=Path, metavar="FILE")
     group.add_argument("--check", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
-    text = job_schema_text()
     if options.write is not None:
         options.write.write_text(text, encoding="utf-8")
     elif options.check is None:
@@ -81,6 +80,11 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(f"{options.check} is not up to date with the types: run 'make schema'\n")
         return 1
     return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print, write or check the schema."""
+    return keep_file("elps.contracts.schema", main.__doc__ or "", job_schema_text(), arguments)
 
 
 if __name__ == "__main__":

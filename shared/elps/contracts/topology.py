@@ -68,7 +68,7 @@ def log_key(job: JobId) -> str:
     return f"log.{job}"
 
 
-# --- keys in the store: all of a job's keys begin with `job_prefix` ---------------------------------------------------
+# --- keys in the store: those of a job that end with it when it is killed begin with `job_prefix` ---------------------
 
 JOB_INDEX = "elps:jobs"
 """Hash: job id to its encoded `JobRecord`; one read gives all jobs."""
@@ -77,6 +77,13 @@ POLICY_KEY = "elps:scheduler:chosen"
 """The policy that a user has chosen while the stack ran, with the setting that it replaces."""
 CHARGE = "elps:scheduler:charge"
 """Lease of the scheduler that is in charge."""
+EVENTS_KEPT = "elps:monitor:events"
+"""The newest events, as the monitor has numbered them."""
+
+
+def history_key(job: JobId) -> str:
+    """Hash of the monitor: name of a piece to some of the job's finished iterations or evaluations."""
+    return f"elps:monitor:history:{job}"
 
 
 def job_prefix(job: JobId) -> str:

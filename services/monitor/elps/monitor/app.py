@@ -31,6 +31,10 @@ CHECK_S = 2.0
 """Between checks of the store, and of members and of the broker's return."""
 INDEX_S = 10.0
 """Between readings of all records: they tell why a job waits, and put right what lost events left wrong."""
+KEEP_S = 5.0
+"""Between writings of what has changed in histories: so much of them is lost when the monitor is killed."""
+LAST_KEEP_S = 5.0
+"""For the last one, when the monitor is told to end."""
 RETRY_S = 2.0
 REST_S = 0.2
 """Between readings of missing records: a job without one must not make each message of it a question to the store."""
@@ -56,6 +60,8 @@ class Monitor:
         self._stop = asyncio.Event()  #: that of `run`
         self._reread = asyncio.Event()  #: set when all records should be read at once
         self._reconnects = context.bus.stats.reconnects  #: at the last check
+        self._index_read = False  #: all records were read once
+        self._indexed = asyncio.Event()  #: set when that has come about
         self._doubtful = 0  #: checks that will still have all records read
         self.readers = Readers(self.desk)
 
@@ -93,6 +99,9 @@ class Monitor:
                 tasks.create_task(
                     every(INDEX_S, self._read_missing, stop, nudge=self.desk.missed, timeout_s=30.0)
                 )
+                tasks.create_task(
+                    every(KEEP_S, self._keep, stop, nudge=self._indexed, timeout_s=60.0)
+                )
                 serving = tasks.create_task(server.serve(sockets=[listening]))
                 tasks.create_task(self._announce())
                 stopped = tasks.create_task(stop.wait())
@@ -100,6 +109,7 @@ class Monitor:
                 self.readers.close()
                 server.should_exit = True
                 stop.set()
+            await self._keep_at_the_end()
         finally:
             listening.close()
 
@@ -151,6 +161,21 @@ class Monitor:
 
     async def _read_index(self) -> None:
         await self.desk.read_index()
+        if not self._index_read:
+            self._index_read = True
+            self._indexed.set()
+
+    async def _keep(self) -> None:
+        """Nothing is kept or removed before it is known which jobs there are."""
+        if self._index_read:
+            await self.desk.histories.keep(in_charge=self.taking.is_set())
+
+    async def _keep_at_the_end(self) -> None:
+        try:
+            async with asyncio.timeout(LAST_KEEP_S):
+                await self._keep()
+        except (RetryLater, TimeoutError) as error:
+            log.warning("history_not_kept", error=str(error) or "not in time")
 
     async def _read_missing(self) -> None:
         try:

@@ -24,6 +24,7 @@ from elps.monitor.core import intake
 from elps.monitor.core.forwarding import timings_of
 from elps.monitor.core.state import State
 from elps.monitor.health import Surroundings
+from elps.monitor.histories import Histories
 from elps.runtime.service import Clock
 from elps.storage.port import Store
 
@@ -35,6 +36,8 @@ REPEATS = 4096
 ENVELOPE_BYTES = 1024
 PASS_ON_S = 0.5
 """Rows wait no longer for a broker that does not take the timings in them."""
+HISTORY_S = 5.0
+"""What was kept of a history is waited for so long; then what there is is told."""
 FRESH_S = 0.5
 """A job that is known is told without waiting for the store any longer."""
 
@@ -50,6 +53,7 @@ class Desk:
             clock,
             version,
         )
+        self.histories = Histories(state, store)
         self.started_s = clock.monotonic()
         self.store_problem: str | None = "not asked yet"
         self.refused: dict[str, int] = {
@@ -128,12 +132,16 @@ class Desk:
 
     async def ask(self, query: Query) -> Any:
         """The answer as plain values; see `answer`."""
-        if query.job is not None:
+        if query.job is not None and query.what != "events":
             known = self.state.jobs.get(query.job)
             fresh = query.what == "job" and self.store_problem is None
             # not every change of a record is an event: a worker that is gone must not be shown on
             if known is None or known.record is None or fresh:
                 await self._read_for(JobId(query.job), required=known is None)
+        if query.what in ("job", "iterations"):
+            await self._read_history(JobId(query.job or ""))
+        elif query.what == "events":
+            await self.read_events()
         if query.what == "explain":
             return await self._explain(query)
         return queries.ask(self.state, query, self.clock.monotonic(), self.around)
@@ -214,6 +222,17 @@ class Desk:
         except (RetryLater, TimeoutError):
             if required:
                 raise
+
+    async def _read_history(self, job: JobId) -> None:
+        with contextlib.suppress(RetryLater, TimeoutError):
+            async with asyncio.timeout(HISTORY_S if self.store_problem is None else FRESH_S):
+                await self.histories.restore(job)
+
+    async def read_events(self) -> None:
+        """Have the events of earlier runs, if the store tells them in time."""
+        with contextlib.suppress(RetryLater, TimeoutError):
+            async with asyncio.timeout(FRESH_S):
+                await self.histories.restore_events()
 
     def _record(self, key: str, body: bytes) -> JobRecord | None:
         try:

@@ -17,9 +17,10 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
 from elps.contracts.errors import ElpsError, InvalidDocument, RetryLater
+from elps.contracts.ids import ID_PATTERN
 from elps.contracts.messages import Query
 from elps.monitor import views
-from elps.monitor.core.intake import MAX_ITERATION, MAX_LIMIT, check_query
+from elps.monitor.core.intake import MAX_EVENT_ID, MAX_ITERATION, MAX_LIMIT, check_query
 from elps.monitor.desk import Desk
 from elps.monitor.health import health
 from elps.monitor.metrics import CONTENT_TYPE, Metrics
@@ -29,15 +30,24 @@ from elps.monitor.streaming import Readers
 
 log = structlog.get_logger(__name__)
 
-JobPath = Annotated[str, Path(max_length=64, description="Id of the job")]
+# The pattern is for the description alone: what is wrong with an id is told by `check_query`, in words.
+_ID: dict[str, Any] = {"pattern": f"^{ID_PATTERN}$"}
+JobPath = Annotated[str, Path(description="Id of the job", json_schema_extra=_ID)]
 Since = Annotated[
     int, Parameter(ge=0, le=MAX_ITERATION, description="Number of the first one to return")
 ]
 Limit = Annotated[
     int, Parameter(ge=1, le=MAX_LIMIT, description="How many at most; an answer may hold fewer")
 ]
-JobFilter = Annotated[str | None, Parameter(max_length=64, description="Only events of this job")]
-LastEvent = Annotated[str | None, Header(max_length=64, description="Go on after this event")]
+JobFilter = Annotated[
+    str | None, Parameter(description="Only events of this job", json_schema_extra=_ID)
+]
+After = Annotated[
+    str, Parameter(max_length=MAX_EVENT_ID, description="Go on after the event with this id")
+]
+LastEvent = Annotated[
+    str | None, Header(max_length=MAX_EVENT_ID, description="Go on after the event with this id")
+]
 Shown = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
 
 CSP = (
@@ -46,8 +56,10 @@ CSP = (
 )
 
 _FRESH = {"Cache-Control": "no-store"}
-_BAD: dict[int | str, dict[str, Any]] = {
+_DENIED: dict[int | str, dict[str, Any]] = {
     401: {"model": views.Problem, "description": "The token is missing or wrong"},
+}
+_BAD: dict[int | str, dict[str, Any]] = {
     422: {"model": views.Problem, "description": "A parameter is out of range"},
 }
 _NO_JOB: dict[int | str, dict[str, Any]] = {
@@ -60,10 +72,12 @@ _NO_JOB: dict[int | str, dict[str, Any]] = {
 
 
 class Authority:
-    """Knows the token, if there is one."""
+    """Knows the token, if there is one. Without one nothing is asked for, and the description says nothing of it."""
 
     def __init__(self, settings: Settings) -> None:
         self._token = settings.token.reveal().encode() if settings.token is not None else None
+        self.dependencies = [Depends(self.require)] if self._token is not None else []
+        self.responses = _BAD | _DENIED if self._token is not None else _BAD
 
     def accepts(self, shown: HTTPAuthorizationCredentials | None) -> bool:
         """Whether what was shown is enough."""
@@ -89,7 +103,7 @@ def build(desk: Desk, settings: Settings, readers: Readers) -> FastAPI:
         redoc_url=None,
     )
     authority = Authority(settings)
-    api = APIRouter(dependencies=[Depends(authority.require)], responses=_BAD)
+    api = APIRouter(dependencies=authority.dependencies, responses=authority.responses)
     _questions(api, desk)
     _flows(api, desk, readers)
     app.include_router(api)
@@ -154,8 +168,20 @@ def _flows(api: APIRouter, desk: Desk, readers: Readers) -> None:
 
         The event's name is its `what`; ``missed`` tells that some were lost, so that the reader should ask anew.
         """
+        check_query(Query(what="events", job=job))
+        await desk.read_events()
         stream = readers.open(last_event_id, job)
         return StreamingResponse(stream, headers=_FRESH, media_type="text/event-stream")
+
+    @api.get("/api/events/recent", response_model=views.EventsView)
+    async def recent(job: JobFilter = None, after: After = "", limit: Limit = 1000) -> Response:
+        """Events that the monitor holds, from the oldest or from after one that was seen on.
+
+        Go on with `after` = `next`.
+        """
+        query = Query(what="events", job=job, after=after, limit=limit)
+        check_query(query)
+        return _json(await desk.answer(query))
 
     metrics_of = Metrics(desk)
 
@@ -171,13 +197,31 @@ def _open_to_all(app: FastAPI, desk: Desk, authority: Authority) -> None:
         503: {"model": views.HealthView, "description": "A part of the stack is missing"}
     }
 
-    @app.get("/healthz", response_model=views.HealthView, responses=described)
-    async def healthz(shown: Shown) -> Response:
-        """Whether the whole stack is there: 200 or 503. Without the token only that is told."""
+    def told(whole: bool) -> Response:
         report = health(desk.state, desk.clock.monotonic(), desk.around)
-        if not authority.accepts(shown):
+        if not whole:
             report["parts"] = {}
         return _json(orjson.dumps(report), 200 if report["status"] == "ok" else 503)
+
+    if authority.dependencies:
+        extra: dict[str, Any] = {"security": [{}]}  # beside the token: without it less is told
+
+        @app.get(
+            "/healthz",
+            response_model=views.HealthView,
+            responses=described,
+            openapi_extra=extra,
+        )
+        async def healthz(shown: Shown) -> Response:
+            """Whether the whole stack is there: 200 or 503. Without the token only that is told."""
+            return told(authority.accepts(shown))
+
+    else:
+
+        @app.get("/healthz", response_model=views.HealthView, responses=described)
+        async def bare_healthz() -> Response:
+            """Whether the whole stack is there: 200 or 503."""
+            return told(True)
 
     page = files("elps.monitor").joinpath("page.html").read_text("utf-8")
 

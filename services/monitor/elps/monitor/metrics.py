@@ -110,10 +110,13 @@ class Metrics(Collector):
             taken.add_metric([source], count)
         yield taken
         refused = CounterMetricFamily(
-            "elps_monitor_refused", "Messages that could not be read", labels=["source"]
+            "elps_monitor_refused",
+            "What could not be read, by where it came from",
+            labels=["source"],
         )
         for source, count in desk.refused.items():
             refused.add_metric([source], count)
+        refused.add_metric(["history"], desk.histories.unreadable)
         yield refused
         rows = CounterMetricFamily("elps_monitor_rows", "Iteration rows taken")
         rows.add_metric([], desk.state.rows)

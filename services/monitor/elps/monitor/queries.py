@@ -21,6 +21,8 @@ CURVE_POINTS = 40
 ANSWER_CELLS = 8_000
 """Rows and workers' parts in one answer: about 2 MiB of JSON, half of what a message may have."""
 ANSWER_LOG_BYTES = 1024 * 1024
+EVENT_BYTES = 400
+"""About what an event has besides its reason."""
 MAX_JOBS_LISTED = 1_000
 _MOVING = (JobState.RUNNING,)
 _HIDDEN = ("secret", "password", "passwd", "token", "credential", "api_key", "apikey")
@@ -46,6 +48,8 @@ def ask(state: State, query: Query, now_s: float, around: Surroundings) -> Any:
             return iterations(state, query.job or "", query.since, query.limit)
         case "logs":
             return logs(state, query.job or "", query.since, query.limit)
+        case "events":
+            return events(state, query.job, query.after, query.limit)
         case "workers":
             return workers(state, now_s)
         case "shards":
@@ -116,6 +120,23 @@ def logs(state: State, job_id: str, since: int, limit: int) -> views.LogsView:
         "more": after < log.next,
         "oldest": log.lines[0].n if log.lines else log.next,
     }
+
+
+def events(state: State, job_id: str | None, after: str, limit: int) -> views.EventsView:
+    """Events, of one job or of all, from after the one named `after` on; without it from the oldest on."""
+    feed = state.feed
+    place, missed = feed.place(after) if after else (feed.oldest, False)
+    found: list[views.EventView] = []
+    size, more, following = 0, False, after
+    for event in feed.since(place):
+        if job_id is None or event.job == job_id:
+            size += EVENT_BYTES + len(event.reason)
+            if len(found) >= limit or (found and size > ANSWER_LOG_BYTES):
+                more = True
+                break
+            found.append(msgspec.to_builtins(event))
+        following = event.id
+    return {"events": found, "next": following, "more": more, "missed": missed}
 
 
 def workers(state: State, now_s: float) -> views.WorkersView:

@@ -9,7 +9,7 @@ import msgspec
 import orjson
 
 from elps.contracts.errors import RetryLater
-from elps.monitor.core.feed import Feed, FeedEvent
+from elps.monitor.core.feed import FeedEvent
 from elps.monitor.desk import Desk
 
 MAX_READERS = 64
@@ -54,7 +54,7 @@ class Readers:
                 place = feed.next
                 chosen = [e for e in events if job is None or e.job == job]
                 if chosen:
-                    yield b"".join(encode(feed, event) for event in chosen)
+                    yield b"".join(map(encode, chosen))
                 try:
                     async with asyncio.timeout(KEEP_ALIVE_S):
                         await changed.wait()
@@ -64,11 +64,11 @@ class Readers:
             self.open_now -= 1
 
 
-def encode(feed: Feed, event: FeedEvent) -> bytes:
+def encode(event: FeedEvent) -> bytes:
     """One event in the standard's form. JSON has no line breaks, and names of events have only printable letters."""
     data = orjson.dumps(msgspec.to_builtins(event))
     return b"id: %s\nevent: %s\ndata: %s\n\n" % (
-        feed.name(event).encode(),
+        event.id.encode(),
         event.what.encode(),
         data,
     )

@@ -162,6 +162,35 @@ class EvaluationView(TypedDict):
     """Of the leader that told it; 0: not known."""
 
 
+class EventView(TypedDict):
+    """Something that happened to a job."""
+
+    id: str
+    """What to give as `after`, or as ``Last-Event-ID``, to go on after it."""
+    job: str
+    what: str
+    at: float
+    reason: str
+    state: str | None
+    iteration: int | None
+    worker: str | None
+    metrics: dict[str, float | None]
+    term: int | None
+    """Of the leader that told it; null: the scheduler did."""
+
+
+class EventsView(TypedDict):
+    """Events that the monitor holds, in the order in which it heard of them."""
+
+    events: list[EventView]
+    next: str
+    """What to give as `after` to go on."""
+    more: bool
+    """Whether there are further ones already."""
+    missed: bool
+    """Whether some between `after` and these are lost, so that the reader should ask for the jobs anew."""
+
+
 class ExplanationView(TypedDict):
     """Why a job has what it has, and what would bring it more."""
 

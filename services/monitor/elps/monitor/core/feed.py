@@ -1,27 +1,34 @@
 """The newest events in one ring that any number of readers follow, each from its own place.
 
-A reader that falls behind the ring, or comes back to another run of the monitor, is told that it missed something; no
-reader makes the monitor keep more.
+A reader that falls behind the ring is told that it missed something, and so is one that comes back after the monitor
+was started anew: it goes on where it was, but what happened in between is lost. No reader makes the monitor keep more.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections import deque
+from collections.abc import Sequence
 from itertools import islice
 
 import msgspec
 
+from elps.contracts.errors import InvalidDocument
 from elps.contracts.messages import JobEvent
 from elps.contracts.texts import shortened
 
 MAX_EVENTS = 2_000
 MAX_REASON_CHARACTERS = 2_000
+MAX_PACKED_BYTES = 1024 * 1024
+"""Of the ring as it is kept; when its texts do not fit compressed, the older half of them goes."""
+MAX_UNPACKED_BYTES = 64 * 1024 * 1024
 
 
 class FeedEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event as readers see it: without the record."""
 
-    n: int
+    id: str
+    """``<run>-<n>``: what a reader sends back to go on after this event; `run` differs at each start of the monitor."""
     job: str
     what: str
     at: float
@@ -36,17 +43,17 @@ class FeedEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Feed:
-    """A ring of events. An event's name for resuming is ``<run>-<n>``; `run` differs at each start of the monitor."""
+    """A ring of events, at places that are numbers: those of this run from 0 on, those of earlier ones below."""
 
     def __init__(self, run: str) -> None:
         self.run = run
         self._events: deque[FeedEvent] = deque(maxlen=MAX_EVENTS)
-        self.next = 0  #: number of the event that comes next
+        self.next = 0  #: place of the event that comes next
 
     def add(self, event: JobEvent) -> FeedEvent:
         """Append an event."""
         kept = FeedEvent(
-            n=self.next,
+            id=f"{self.run}-{self.next}",
             job=event.job,
             what=event.what,
             at=event.at,
@@ -61,15 +68,16 @@ class Feed:
         self.next += 1
         return kept
 
-    def name(self, event: FeedEvent) -> str:
-        """What a reader sends back to go on after this event."""
-        return f"{self.run}-{event.n}"
+    def restore(self, events: Sequence[FeedEvent]) -> None:
+        """Put the events of earlier runs before those of this one, as many as the ring has room for."""
+        room = MAX_EVENTS - len(self._events)
+        self._events.extendleft(reversed(events[max(0, len(events) - room) :]))
 
     def place(self, last: str | None) -> tuple[int, bool]:
         """Where a reader goes on that saw `last` (None: one that is new and wants what comes from now on).
 
-        Returns the number of the next event for it and whether it missed some: those of an earlier run, or those that
-        the ring has dropped. It then gets all that is left.
+        Returns the place of the next event for it and whether it missed some: those that the ring has dropped, or what
+        happened between two runs. One whose event is not there any more gets all that is left.
         """
         if last is None:
             return self.next, False
@@ -82,13 +90,34 @@ class Feed:
             and int(number) < self.next
         ):
             return int(number) + 1, int(number) + 1 < self.oldest
+        for place, event in enumerate(self._events, self.oldest):
+            if event.id == last:
+                return place + 1, True
         return self.oldest, True
 
     @property
     def oldest(self) -> int:
-        """Number of the oldest event in the ring."""
+        """Place of the oldest event in the ring."""
         return self.next - len(self._events)
 
     def since(self, n: int) -> list[FeedEvent]:
-        """Events from number `n` on, as far as the ring holds them."""
+        """Events from place `n` on, as far as the ring holds them."""
         return list(islice(self._events, max(0, n - self.oldest), None))
+
+
+def pack(events: Sequence[FeedEvent]) -> bytes:
+    """The bytes of events, the newest of them if they are too many."""
+    while True:
+        body = zlib.compress(msgspec.json.encode(events), 1)
+        if len(body) <= MAX_PACKED_BYTES:
+            return body
+        events = events[len(events) // 2 :]
+
+
+def unpack(body: bytes) -> list[FeedEvent]:
+    """Read events. Raises `InvalidDocument`."""
+    try:
+        text = zlib.decompressobj().decompress(body, MAX_UNPACKED_BYTES)
+        return msgspec.json.decode(text, type=list[FeedEvent])
+    except (zlib.error, msgspec.DecodeError) as error:
+        raise InvalidDocument("events kept", [str(error)]) from None

@@ -44,11 +44,11 @@ def _mean(worker: WorkerId, timings: list[WorkerTiming]) -> WorkerMean:
     newest = timings[-1]
     return WorkerMean(
         worker=worker,
-        samples=fmean(t.samples for t in timings),
-        compute_s=fmean(t.compute_s for t in timings),
-        pull_s=fmean(t.pull_s for t in timings),
-        push_s=fmean(t.push_s for t in timings),
-        wait_s=fmean(t.wait_s for t in timings),
+        samples=fmean([t.samples for t in timings]),
+        compute_s=fmean([t.compute_s for t in timings]),
+        pull_s=fmean([t.pull_s for t in timings]),
+        push_s=fmean([t.push_s for t in timings]),
+        wait_s=fmean([t.wait_s for t in timings]),
         cpu_process=newest.cpu_process,
         cpu_host=newest.cpu_host,
         memory_bytes=newest.memory_bytes,

@@ -6,8 +6,8 @@ its term, voids every older row from its iteration on. So in order of iterations
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import islice, pairwise
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from operator import attrgetter
 
 import msgspec
@@ -44,22 +44,24 @@ class History:
         self.evaluations: Thinned[Evaluation] = Thinned(EVALUATIONS_WHOLE, EVALUATIONS_PER_LEVEL)
         self.cells = 0
         """What the rows weigh: one each and one for each worker in them."""
+        self.changes = 0
+        """Grows with every change."""
 
     def add(self, row: IterationRow) -> bool:
         """Take a row; False when it is a repeat, void, or older than what is kept whole."""
-        before = self.rows.at_or_before(row.iteration)
-        if before is not None and (
-            before.standing > row.standing
-            or (before.iteration, before.standing) == (row.iteration, row.standing)
-        ):
+        last = self.rows.last
+        if last is None or row.iteration > last.iteration:  # nearly always
+            if last is not None and last.standing > row.standing:
+                return False
+        elif not self._fits(row):
             return False
-        if any(later.standing < row.standing for later in self._next(row)):
-            self._void(row)
         gone = self.rows.put(row)
         if gone is None:
             return False
         self.cells += _weight(row)
-        self._forget(gone)
+        if gone:
+            self._forget(gone)
+        self.changes += 1
         return True
 
     def evaluated(self, evaluation: Evaluation) -> None:
@@ -67,19 +69,44 @@ class History:
 
         Of parameters that a newer term has gone back from, it is void.
         """
-        behind = self.rows.at_or_before(evaluation.iteration - 1)
         same = self.evaluations.at_or_before(evaluation.iteration)
         newest = max(
-            behind.term if behind is not None else 0,
+            self._term_behind(evaluation),
             same.term if same is not None and same.iteration == evaluation.iteration else 0,
         )
         if not 0 < evaluation.term < newest:
             self.evaluations.put(evaluation)
+            self.changes += 1
+
+    def restore(
+        self,
+        rows: Iterable[tuple[int, IterationRow]],
+        evaluations: Iterable[tuple[int, Evaluation]],
+    ) -> None:
+        """Take back what was kept, with the levels it was at, beside what has come since.
+
+        What was kept while a rollback was under way, or in the middle of thinning, may hold rows that are void or that
+        are there twice.
+        """
+        self.rows.replace(_in_force([*rows, *self.rows.placed()]))
+        self.cells = sum(map(_weight, self.rows))
+        told = sorted(
+            [*evaluations, *self.evaluations.placed()],
+            key=lambda placed: (placed[1].iteration, placed[1].at, -placed[0]),
+        )
+        newest = {evaluation.iteration: (level, evaluation) for level, evaluation in told}
+        self.evaluations.replace(
+            placed
+            for placed in newest.values()
+            if not 0 < placed[1].term < self._term_behind(placed[1])
+        )
+        self.changes += 1
 
     def shrink(self) -> None:
         """Keep half as much from now on."""
         self._forget(self.rows.shrink())
         self.evaluations.shrink()
+        self.changes += 1
 
     def rate(self) -> tuple[float | None, float | None]:
         """Samples a second and seconds an iteration of late; None while there is nothing to tell it from."""
@@ -100,9 +127,23 @@ class History:
             assert a.standing <= b.standing, (a.standing, b.standing)
         assert self.cells == sum(map(_weight, rows))
 
-    def _next(self, row: IterationRow) -> Iterable[IterationRow]:
-        """The first row that is not earlier than this one; they never fall, so it tells whether any is void."""
-        return islice(self.rows.since(row.iteration), 1)
+    def _term_behind(self, evaluation: Evaluation) -> int:
+        """The term of the last row that the evaluated parameters have behind them; 0 if none is known."""
+        behind = self.rows.at_or_before(evaluation.iteration - 1)
+        return behind.term if behind is not None else 0
+
+    def _fits(self, row: IterationRow) -> bool:
+        """Whether a row that is not the newest is to be taken; what it makes void goes."""
+        before = self.rows.at_or_before(row.iteration)
+        if before is not None and (
+            before.standing > row.standing
+            or (before.iteration, before.standing) == (row.iteration, row.standing)
+        ):
+            return False
+        later = next(self.rows.since(row.iteration), None)  # they never fall: it tells for all
+        if later is not None and later.standing < row.standing:
+            self._void(row)
+        return True
 
     def _void(self, row: IterationRow) -> None:
         """Drop what a rollback to this row's iteration made void; what came after it stays."""
@@ -123,3 +164,14 @@ class History:
 
 def _weight(row: IterationRow) -> int:
     return 1 + len(row.workers) + len(row.waiting)
+
+
+def _in_force(placed: Iterable[tuple[int, IterationRow]]) -> Iterator[tuple[int, IterationRow]]:
+    """One row for each iteration, and none that a newer row has made void."""
+    in_order = sorted(placed, key=lambda pair: (pair[1].iteration, pair[1].standing, -pair[0]))
+    newest = {row.iteration: (level, row) for level, row in in_order}
+    newest_standing = (0, 0)
+    for level, row in newest.values():
+        if row.standing >= newest_standing:
+            newest_standing = row.standing
+            yield level, row

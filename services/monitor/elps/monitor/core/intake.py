@@ -26,6 +26,7 @@ MAX_METRICS = 64
 MAX_NAME_CHARACTERS = 160
 """Worker ids carry a job id and a number; names of metrics and of events come from people."""
 MAX_LIMIT = 10_000
+MAX_EVENT_ID = 64
 
 
 def read_beat(body: bytes) -> MemberMessage:
@@ -96,11 +97,12 @@ def check_query(query: Query) -> None:
         problems.append(f"since: expected 0 to {MAX_ITERATION}, value {query.since}")
     if not 1 <= query.limit <= MAX_LIMIT:
         problems.append(f"limit: expected 1 to {MAX_LIMIT}, value {query.limit}")
-    if query.what in ("job", "explain", "iterations", "logs"):
-        if query.job is None:
-            problems.append(f"job: missing; {query.what} is asked of one job")
-        elif problem := id_problem(query.job):
-            problems.append(f"job: {problem}")
+    if query.job is None and query.what in ("job", "explain", "iterations", "logs"):
+        problems.append(f"job: missing; {query.what} is asked of one job")
+    if query.job is not None and (problem := id_problem(query.job)):
+        problems.append(f"job: {problem}")
+    if len(query.after) > MAX_EVENT_ID:
+        problems.append(f"after: expected at most {MAX_EVENT_ID} characters")
     if problems:
         raise InvalidDocument("query", problems)
 

@@ -56,6 +56,7 @@ class Job:
         self.progress_term = 0  #: term number that `progress` is of; never falls
         self.term, self.term_at = 0, 0.0  #: highest term that is known, and since when, Unix time
         self.history = History()
+        self.restored = False  #: what was kept of the history has been taken back
         self.touched_s = now_s  #: when anything of the job came last, our monotonic clock
 
     @property
@@ -93,6 +94,9 @@ class Jobs:
             JobId, float
         ] = {}  #: jobs that the store did not know, and until when that is believed
         self._gone: list[JobId] = []  #: let go since `take_gone`
+        self.lapsed: dict[
+            JobId, None
+        ] = {}  #: jobs let go whose histories may be kept elsewhere; taken out by whoever keeps them
         self.cells = 0  #: sum of the histories' cells
 
     # --- what comes in ---
@@ -166,6 +170,20 @@ class Jobs:
         self.cells += job.history.cells - before
         self._bound_cells()
         return news
+
+    def restore(
+        self,
+        job_id: JobId,
+        rows: Iterable[tuple[int, IterationRow]],
+        evaluations: Iterable[tuple[int, Evaluation]],
+    ) -> None:
+        """Take back what was kept of a job's history."""
+        if (job := self._jobs.get(job_id)) is None:
+            return
+        before, job.restored = job.history.cells, True
+        job.history.restore(rows, evaluations)
+        self.cells += job.history.cells - before
+        self._bound_cells()
 
     def heard(self, job_id: JobId, now_s: float) -> bool:
         """Something else of a job came (its output); say whether the job is kept."""
@@ -259,9 +277,8 @@ class Jobs:
         if known is not None and not _supersedes(record, known, stored and job.record_s <= now_s):
             return
         if known is not None and record.seq != known.seq:  # the id was used again
-            self.cells -= job.history.cells
+            self._let_go(record.id)
             job = self._jobs[record.id] = Job(record.id, now_s)
-            self._gone.append(record.id)
         job.record, job.record_s, job.touched_s = record, now_s, max(now_s, job.touched_s)
         job.heard_term(record.terms, record.changed_at)
         self._missing.pop(record.id, None)
@@ -278,6 +295,8 @@ class Jobs:
         self.cells -= job.history.cells
         self._missing.pop(job_id, None)
         self._gone.append(job_id)
+        if job.restored:
+            self.lapsed[job_id] = None
 
     def _bound(self, spare: JobId | None = None) -> None:
         ended = [

@@ -8,7 +8,7 @@ the length.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
@@ -52,7 +52,8 @@ class Thinned(Generic[T]):
             if not newest and (last := self.last) is not None and row.iteration <= last.iteration:
                 return None
             newest.append(row)
-            return self._thin()
+            # Deeper levels grow only when this one gives rows away.
+            return self._thin() if len(newest) > self._whole + self._whole // 4 else []
         at = bisect_left(newest, row.iteration, key=_number)
         if at < len(newest) and newest[at].iteration == row.iteration:
             gone, newest[at] = newest[at], row
@@ -76,6 +77,28 @@ class Thinned(Generic[T]):
         self._whole = max(self._whole // 2, SMALLEST_WHOLE)
         self._per_level = max(self._per_level // 2, SMALLEST_WHOLE // 2)
         return self._thin(slack=0)
+
+    def placed(self) -> Iterator[tuple[int, T]]:
+        """All rows with the levels that they are at, in no order."""
+        for level, rows in enumerate(self._levels):
+            for row in rows:
+                yield level, row
+
+    def replace(self, placed: Iterable[tuple[int, T]]) -> None:
+        """Hold these rows and no others, each at its level if it can be there.
+
+        The numbers of the rows differ. A row that has newer ones at a deeper level sinks to theirs, or goes.
+        """
+        self._levels, deepest = [[]], 0
+        for level, row in sorted(placed, key=lambda pair: pair[1].iteration, reverse=True):
+            deepest = max(deepest, min(level, LEVELS - 1))
+            while len(self._levels) <= deepest:
+                self._levels.append([])
+            if row.iteration % 2**deepest == 0:
+                self._levels[deepest].append(row)
+        for rows in self._levels:
+            rows.reverse()
+        self._thin()
 
     @property
     def smallest(self) -> bool:

@@ -1,0 +1,244 @@
+"""What a monitor that is started anew still knows: histories and events, from the store."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from monitor_served import SECRET, Stack, record, running
+from rows import iteration_row
+
+from elps.client.control import Client
+from elps.contracts import topology
+from elps.contracts.codec import encode
+from elps.contracts.ids import JobId
+from elps.contracts.messages import IterationRows, JobEvent, Query
+from elps.contracts.state import JobRecord, JobState
+from elps.messaging.memory import MemoryBroker
+from elps.monitor.core import jobs as jobs_module
+from elps.monitor.core.keeping import Piece, pack
+from elps.monitor.core.state import State
+from elps.monitor.histories import Histories
+from elps.storage.memory import MemoryStore
+
+
+async def known(stack: Stack, *records: JobRecord) -> None:
+    """Jobs as the scheduler makes them known: in the store, and by events."""
+    for found in records:
+        await stack.store.hash_put(topology.JOB_INDEX, found.id, encode(found))
+        await stack.change(found)
+    await stack.settled()
+
+
+async def train(stack: Stack, job: str, first: int, count: int) -> None:
+    for at in range(first, first + count, 50):
+        many = range(at, min(at + 50, first + count))
+        await stack.rows(job, *(iteration_row(i, workers=2, loss=1 / (i + 1)) for i in many))
+    event = JobEvent(
+        job=JobId(job),
+        what="evaluated",
+        at=5.0,
+        iteration=first + count,
+        metrics={"accuracy": 0.9},
+        term=1,
+    )
+    await stack.publish(topology.EVENTS, topology.event_key(JobId(job), "evaluated"), event)
+    await stack.settled()
+
+
+async def history(stack: Stack, job: str) -> list[Any]:
+    """Every row and evaluation, read page by page."""
+    since, rows, evaluations = 0, list[Any](), list[Any]()
+    while True:
+        page = await stack.get(f"/api/jobs/{job}/iterations", since=since, limit=500)
+        rows += page["rows"]
+        evaluations += page["evaluations"]
+        since = page["next"]
+        if not page["more"]:
+            return [rows, evaluations]
+
+
+async def keep(stack: Stack) -> None:
+    await stack.monitor.desk.histories.keep(in_charge=True)
+
+
+async def fields(store: MemoryStore, job: str) -> dict[str, bytes]:
+    return await store.hash_all(topology.history_key(JobId(job)))
+
+
+async def test_histories_and_curves_are_there_after_a_restart_and_go_on() -> None:
+    store = MemoryStore()
+    async with running(store=store) as stack:
+        await known(stack, record("j"), record("ended", JobState.FINISHED, ended_at=11.0, seq=2))
+        await train(stack, "j", 0, 2000)
+        await train(stack, "ended", 0, 60)
+        before = {job: await history(stack, job) for job in ("j", "ended")}
+        curve = (await stack.get("/api/jobs/j"))["loss_curve"]
+        assert len(before["j"][0]) < 2000, "it is thinned"
+        assert [row["iteration"] for row in before["j"][0]][:1] == [0], "and not cut"
+        assert SECRET.encode() not in b"".join((await fields(store, "j")).values())
+    async with running(store=store) as stack:
+        assert await history(stack, "j") == before["j"]
+        assert await history(stack, "ended") == before["ended"]
+        assert (await stack.get("/api/jobs/j"))["loss_curve"] == curve
+
+        async def listed() -> bool:
+            found = (await stack.get("/api/jobs"))["jobs"]
+            return [len(job["loss_curve"]) for job in found] == [40, 40]
+
+        await stack.until(listed)
+        await train(stack, "j", 2000, 100)
+        rows, _ = await history(stack, "j")
+        assert [row["iteration"] for row in rows][-101:] == list(range(1999, 2100))
+
+
+async def test_a_monitor_that_was_killed_loses_what_came_since_the_last_save_alone() -> None:
+    store, broker = MemoryStore(), MemoryBroker()
+    async with running(store=store, broker=broker) as stack:
+        await known(stack, record("j"))
+        await train(stack, "j", 0, 100)
+        await keep(stack)
+        saved = await fields(store, "j")
+        await train(stack, "j", 100, 100)
+        assert await fields(store, "j") == saved
+    again = MemoryStore()  # as it was when the monitor was killed
+    await again.hash_put(topology.JOB_INDEX, "j", encode(record("j")))
+    for name, body in saved.items():
+        await again.hash_put(topology.history_key(JobId("j")), name, body)
+    async with running(store=again) as stack:
+        await train(stack, "j", 200, 1)
+        rows, _ = await history(stack, "j")
+        assert [row["iteration"] for row in rows] == [*range(100), 200]
+
+
+async def test_what_the_memory_lets_go_goes_from_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs_module, "KEEP_ENDED", 2)
+    store = MemoryStore()
+    async with running(store=store) as stack:
+        for n in range(4):
+            await known(stack, record(f"j{n}", seq=n))
+            await train(stack, f"j{n}", 0, 10)
+        await keep(stack)
+        assert all([await fields(store, f"j{n}") for n in range(4)])
+        for n in range(4):
+            at = 20.0 + n
+            await known(
+                stack, record(f"j{n}", JobState.FINISHED, seq=n, changed_at=at, ended_at=at)
+            )
+        await keep(stack)
+        there = [bool(await fields(store, f"j{n}")) for n in range(4)]
+        assert there == [False, False, True, True]
+    await store.hash_put(topology.history_key(JobId("stray")), "r0.0", pack(Piece(seq=1, level=0)))
+    async with running(store=store) as stack:
+
+        async def swept() -> bool:
+            return not await fields(store, "stray")
+
+        await stack.until(swept)
+        assert await fields(store, "j3")
+
+
+async def test_an_id_that_is_used_again_does_not_get_the_history_of_the_first() -> None:
+    store = MemoryStore()
+    async with running(store=store) as stack:
+        await known(stack, record("j", JobState.KILLED, ended_at=11.0))
+        await train(stack, "j", 0, 50)
+    second = record("j", seq=2, changed_at=30.0)
+    await store.hash_put(topology.JOB_INDEX, "j", encode(second))
+    async with running(store=store) as stack:
+        assert await history(stack, "j") == [[], []]
+        await train(stack, "j", 0, 5)
+    async with running(store=store) as stack:
+        rows, _ = await history(stack, "j")
+        assert [row["iteration"] for row in rows] == list(range(5))
+
+
+async def test_one_that_stands_by_writes_nothing_and_takes_over_what_is_there() -> None:
+    store, found = MemoryStore(), record("j")
+
+    def monitor(*iterations: int) -> tuple[State, Histories]:
+        state = State(lost_s=5.0, run="r")
+        state.take_records([found], 0.0)
+        rows = IterationRows(job=found.id, rows=[iteration_row(i) for i in iterations])
+        state.take_telemetry(rows, 0.0)
+        return state, Histories(state, store)
+
+    _, first = monitor(*range(100))
+    await first.keep(in_charge=True)
+    written = await fields(store, "j")
+    state, second = monitor(*range(90, 120))  # it was started later
+    await second.keep(in_charge=False)
+    assert await fields(store, "j") == written
+    state.take_telemetry(IterationRows(job=found.id, rows=[iteration_row(120)]), 0.0)
+    await second.keep(in_charge=True)
+    state, third = monitor()
+    await third.keep(in_charge=False)
+    job = state.jobs.get("j")
+    assert job is not None
+    assert [row.iteration for row in job.history.rows] == list(range(121))
+    state.check_invariants()
+
+
+async def test_while_the_store_is_away_what_there_is_is_told_and_written_later() -> None:
+    store = MemoryStore()
+    async with running(store=store) as stack:
+        await known(stack, record("j"))
+        await train(stack, "j", 0, 10)
+        await keep(stack)
+        store.stop()
+        await train(stack, "j", 10, 10)
+        assert len((await history(stack, "j"))[0]) == 20
+        store.start()
+    async with running(store=store) as stack:
+        assert len((await history(stack, "j"))[0]) == 20
+
+
+async def test_what_is_kept_and_cannot_be_read_is_counted_and_replaced() -> None:
+    store = MemoryStore()
+    await store.hash_put(topology.JOB_INDEX, "j", encode(record("j")))
+    await store.hash_put(topology.history_key(JobId("j")), "r0.0", b"\x80\x04pickle")
+    await store.put(topology.EVENTS_KEPT, b"\x80\x04pickle")
+    async with running(store=store) as stack:
+        assert await history(stack, "j") == [[], []]
+        assert (await stack.get("/api/events/recent"))["events"] == []
+        assert (
+            'elps_monitor_refused_total{source="history"} 2.0'
+            in (await stack.http.get("/metrics")).text
+        )
+        await train(stack, "j", 0, 5)
+    async with running(store=store) as stack:
+        assert len((await history(stack, "j"))[0]) == 5
+
+
+async def test_events_are_read_over_a_restart_over_http_and_over_the_bus() -> None:
+    store = MemoryStore()
+    async with running(store=store) as stack:
+        await known(stack, record("j", JobState.QUEUED), record("j", changed_at=11.0))
+        await known(stack, record("k", seq=2))
+        first = await stack.get("/api/events/recent", limit=1)
+        assert [event["what"] for event in first["events"]] == ["queued"]
+        assert (first["more"], first["missed"]) == (True, False)
+        rest = await stack.get("/api/events/recent", after=first["next"])
+        assert [event["what"] for event in rest["events"]] == ["running", "running"]
+        assert (rest["more"], rest["missed"]) == (False, False)
+        assert rest["next"] == rest["events"][-1]["id"]
+    async with running(store=store) as stack:
+        asked = {"job": "j", "after": first["next"]}
+        again = await stack.get("/api/events/recent", **asked)
+        assert again["events"] == rest["events"][:1]
+        assert again["missed"], "something may have happened while there was no monitor"
+        query = Query(what="events", **asked)
+        assert await Client(stack.bus).query(query) == again
+        headers = {"Last-Event-ID": first["events"][0]["id"]}
+        async with stack.http.stream("GET", "/api/events?job=j", headers=headers) as response:
+            told = [line async for line in _until(response.aiter_lines(), "event: running")]
+        assert "event: missed" in told
+
+
+async def _until(lines: Any, last: str) -> Any:
+    async with asyncio.timeout(10.0):
+        async for line in lines:
+            yield line
+            if line == last:
+                return
