@@ -15,6 +15,7 @@ import typer
 from elps.cli import (
     alone,
     controlling,
+    doctor,
     explaining,
     exporting,
     listing,
@@ -61,6 +62,7 @@ app.command("jobs", rich_help_panel=LOOK)(listing.jobs)
 app.command("show", rich_help_panel=LOOK)(showing.show)
 app.command("explain", rich_help_panel=LOOK)(explaining.explain)
 app.command("watch", rich_help_panel=LOOK)(watching.watch)
+app.command("doctor", rich_help_panel=LOOK)(doctor.doctor)
 app.command("logs", rich_help_panel=LOOK)(logs.logs)
 
 
