@@ -63,8 +63,6 @@ async def _read(connection: Connection, shown: str) -> BrokerReading:
     properties: dict[str, Any] = dict(
         getattr(connection.transport.connection, "server_properties", None) or {}
     )
-    blocked = await _blocked(connection)
-    denied = {} if blocked else await _denied(connection)
     before = {name: await _queue(connection, name) for name in QUEUES}
     await asyncio.sleep(APART_S)
     queues: dict[str, tuple[QueueReading, QueueReading] | None] = {}
@@ -77,6 +75,10 @@ async def _read(connection: Connection, shown: str) -> BrokerReading:
             queues[name] = first, second
         else:
             queues[name] = None if second is None else (second, second)
+    blocked = await _blocked(
+        connection
+    )  # last: a connection that has published may not be read from any more
+    denied = {} if blocked else await _denied(connection)
     return BrokerReading(
         shown,
         product=_text(properties.get("product", "")),
@@ -96,7 +98,7 @@ async def _blocked(connection: Connection) -> bool:
         await exchange.publish(Message(b"{}"), PROBE_KEY, mandatory=False)
 
     with contextlib.suppress(*_LOST):
-        await _on_a_channel(connection, publish)
+        await _on_a_channel(connection, publish, confirms=False)
     assert connection.transport is not None
     try:
         await asyncio.sleep(BLOCKED_WAIT_S)
@@ -152,10 +154,18 @@ async def _queue(connection: Connection, name: str) -> QueueReading | str | None
 
 
 async def _on_a_channel(
-    connection: Connection, act: Callable[[AbstractChannel], Awaitable[None]]
+    connection: Connection,
+    act: Callable[[AbstractChannel], Awaitable[None]],
+    *,
+    confirms: bool = True,
 ) -> None:
-    """On one of its own: the broker closes a channel on which it refuses something."""
-    async with asyncio.timeout(STEP_S), connection.channel() as channel:
+    """On one of its own: the broker closes a channel on which it refuses something.
+
+    It ends with the connection: to close it, a broker that takes no messages would be waited for without a bound.
+    """
+    async with asyncio.timeout(STEP_S):
+        channel = connection.channel(publisher_confirms=confirms)
+        await channel.initialize()
         await act(channel)
 
 

@@ -42,6 +42,7 @@ class Feed:
         self.run = run
         self._events: deque[FeedEvent] = deque(maxlen=MAX_EVENTS)
         self.next = 0  #: number of the event that comes next
+        self._forgotten: dict[str, int] = {}  #: jobs, and the first of their events that is told on
 
     def add(self, event: JobEvent) -> FeedEvent:
         """Append an event."""
@@ -60,6 +61,11 @@ class Feed:
         self._events.append(kept)
         self.next += 1
         return kept
+
+    def forget(self, job: str) -> None:
+        """Tell nobody any more what was told of a job until now."""
+        kept = {other: n for other, n in self._forgotten.items() if n > self.oldest}
+        self._forgotten = kept | {job: self.next}
 
     def name(self, event: FeedEvent) -> str:
         """What a reader sends back to go on after this event."""
@@ -90,5 +96,6 @@ class Feed:
         return self.next - len(self._events)
 
     def since(self, n: int) -> list[FeedEvent]:
-        """Events from number `n` on, as far as the ring holds them."""
-        return list(islice(self._events, max(0, n - self.oldest), None))
+        """Events from number `n` on, as far as the ring holds them and they are not forgotten."""
+        found = islice(self._events, max(0, n - self.oldest), None)
+        return [event for event in found if event.n >= self._forgotten.get(event.job, 0)]
