@@ -236,6 +236,28 @@ class TestLeases:
         await store.hash_put_under("hash", "g", b"4", "lease", new)
         assert await store.hash_all("hash") == {"f": b"2", "g": b"4"}
 
+    async def test_what_is_removed_under_an_older_lease_stays(self, store: Store) -> None:
+        old = await store.claim("lease", "a", 60)
+        await store.put_many({"k1": b"1", "k2": b"2"})
+        await store.hash_put_under("hash", "f", b"1", "lease", old)
+        await store.hash_put_under("hash", "g", b"2", "lease", old)
+        await store.delete_under(["k1", "never there"], "lease", old)
+        await store.hash_delete_under("hash", ["f", "never there"], "lease", old)
+        await store.release("lease", "a")
+        new = await store.claim("lease", "b", 60)
+        with pytest.raises(Superseded, match="lease is held by another"):
+            await store.delete_under(["k2"], "lease", old)
+        with pytest.raises(Superseded, match="lease is held by another"):
+            await store.hash_delete_under("hash", ["g"], "lease", old)
+        assert await store.get_many(["k1", "k2"]) == [None, b"2"]
+        assert await store.hash_all("hash") == {"g": b"2"}
+        await store.delete_under([], "lease", new)
+        await store.hash_delete_under("hash", [], "lease", new)
+        await store.delete_under(["k2"], "lease", new)
+        await store.hash_delete_under("hash", ["g"], "lease", new)
+        assert await store.get("k2") is None
+        assert await store.hash_all("hash") == {}
+
     async def test_under_a_lease_of_which_nothing_is_known_nothing_is_written(
         self, store: Store
     ) -> None:

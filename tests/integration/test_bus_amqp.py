@@ -14,6 +14,7 @@ from buses import Inbox
 
 from elps.contracts.codec import MAX_MESSAGE_BYTES
 from elps.contracts.errors import RetryLater, SetupError
+from elps.doctor.broker import read_broker
 from elps.local.broker import PrivateBroker
 from elps.messaging import consuming
 from elps.messaging.amqp import MAX_BURIED_BYTES, AmqpBus
@@ -230,6 +231,8 @@ class TestRestarts:
             await bus.publish("elps.members", "shard", b"beat", confirm=False)
         assert "rabbitmq-diagnostics alarms" in bus.blocked
         assert bus.connected
+        reading = await read_broker(private_broker.url)
+        assert (reading.blocked, reading.stuck, reading.error) == (True, {}, "")
         gate.set()
         assert [(await started.next()).body for _ in range(2)] == [
             b"1",

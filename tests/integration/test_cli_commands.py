@@ -92,7 +92,7 @@ def test_no_stack_ends_with_3(command: list[str], capsys: Captured) -> None:
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.parametrize("what", ["kill", "pause", "resume"])
+@pytest.mark.parametrize("what", ["kill", "pause", "resume", "delete"])
 def test_commands_carry_their_reason(what: str, capsys: Captured) -> None:
     script = Script(Reply(ok=True, job=JOB, state=JobState.PAUSED, reason="at iteration 7"))
     assert main([what, "job-1", "--reason", "too slow"], reach=script) == 0

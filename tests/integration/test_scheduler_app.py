@@ -19,6 +19,7 @@ from elps.contracts.messages import (
 from elps.contracts.state import JobState, Pinned
 from elps.contracts.texts import LOGGED_CHARACTERS, REASON_CHARACTERS
 from elps.messaging.faults import Faults
+from elps.scheduler.core import retention
 
 
 @pytest.fixture
@@ -119,6 +120,38 @@ async def test_kill_frees_everything_and_removes_the_checkpoints(stack: Stack) -
     await stack.reached("two", JobState.RUNNING)
     await stack.until_stored(lambda store: store.get(key), lambda value: value is None)
     assert (await stack.record("one")).state is JobState.KILLED
+
+
+async def test_a_deleted_job_leaves_nothing_and_its_id_is_used_again(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "QUIET_S", 0.3)
+    await stack.submit("one")
+    await stack.reached("one", JobState.RUNNING)
+    refused = await stack.ask("delete", job="one")
+    assert not refused.ok
+    assert "elps kill one" in refused.reason
+    key = topology.chunk_key(JobId("one"), "1-1", 0, "values")
+    await stack.store.put(key, b"x")
+    stack.shard.ended[JobId("one")] = ("finished", "done")
+    await stack.reached("one", JobState.FINISHED)
+    stack.shard.ended.clear()
+    old = await stack.record("one")
+    assert (await stack.ask("delete", job="one")).ok
+    await stack.until(lambda: any(e.what == "deleted" for e in stack.events))
+    await stack.until_stored(
+        lambda store: store.hash_all(topology.JOB_INDEX), lambda records: not records
+    )
+    head = topology.job_prefix(JobId("one"))
+    assert not [key async for key in stack.store.scan(head)]
+    stack.events.clear()
+    await stack.stop_scheduler()
+    await stack.start_scheduler()
+    assert (await stack.submit("one")).ok
+    await stack.reached("one", JobState.RUNNING)
+    new = await stack.record("one")
+    assert new.seq > old.seq
+    assert new.terms > new.first_term > old.terms
 
 
 async def test_pause_and_resume(stack: Stack) -> None:

@@ -20,6 +20,7 @@ from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.messages import (
     Address,
     AgentBeat,
+    JobEvent,
     LogLines,
     StartTrainer,
     StopTrainer,
@@ -152,6 +153,36 @@ async def test_a_trainer_goes_through_the_beats_and_its_lines_through_telemetry(
     assert states == sorted(states, key=["starting", "running", "exited"].index)
     await stage.send(stop(command))
     await stage.until(lambda: not stage.beats[-1].trainers)
+
+
+async def test_the_lines_of_a_deleted_job_go_and_those_of_one_that_trains_stay(
+    stage: Stage, tmp_path: Path
+) -> None:
+    logs = tmp_path / "jobs"
+    command = start("exit", code=0)
+    for name in (command.job, "deleted", "other"):
+        (logs / name).mkdir(parents=True)
+        (logs / name / "w1.log").write_text("a line\n")
+    await stage.send(command)
+    await stage.becomes(command, "exited")
+    for job in (command.job, JobId("deleted")):
+        event = JobEvent(job=job, what=topology.DELETED, at=1.0)
+        await stage.other.publish(
+            topology.EVENTS, topology.event_key(job, event.what), encode(event)
+        )
+    await eventually(lambda: sorted(path.name for path in logs.iterdir()) == [command.job, "other"])
+    await stage.send(stop(command))
+    await stage.until(lambda: not stage.beats[-1].trainers)
+
+
+async def test_no_path_outside_is_removed_whatever_an_event_names(
+    stage: Stage, tmp_path: Path
+) -> None:
+    (tmp_path / "jobs" / "one").mkdir(parents=True)
+    event = JobEvent(job=JobId(".."), what=topology.DELETED, at=1.0)
+    await stage.other.publish(topology.EVENTS, "job.x.deleted", encode(event))
+    await stage.until(lambda: stage.dead)
+    assert (tmp_path / "jobs" / "one").is_dir()
 
 
 async def test_beats_count_up_and_say_who_and_how_large(stage: Stage) -> None:

@@ -158,6 +158,14 @@ class Store:
     ) -> None:
         await self._call("hash_put_under", key, field, value, lease_key, lease)
 
+    async def delete_under(self, keys: Sequence[str], lease_key: str, lease: Any) -> None:
+        await self._call("delete_under", keys, lease_key, lease)
+
+    async def hash_delete_under(
+        self, key: str, fields: Sequence[str], lease_key: str, lease: Any
+    ) -> None:
+        await self._call("hash_delete_under", key, fields, lease_key, lease)
+
     async def scan(self, prefix: str) -> AsyncIterator[str]:
         await self._call("check")
         async for key in self._shared.scan(prefix):

@@ -24,9 +24,13 @@ from elps.scheduler.core.events import (
     Command,
     EchoHeard,
     Event,
+    ForgetJobs,
+    JobsForgotten,
     JobSubmitted,
+    KeysRemoved,
     Moment,
     PublishEvent,
+    RemoveKeys,
     Request,
     ShardBeaten,
     TermGranted,
@@ -38,14 +42,16 @@ from elps.scheduler.core.events import (
 class Desk:
     """A core, the heartbeats of scripted members, and everything that came out."""
 
-    def __init__(self, records: list[JobRecord] | None = None, settled: bool = True) -> None:
+    def __init__(
+        self, records: list[JobRecord] | None = None, settled: bool = True, **given: Any
+    ) -> None:
         self.time = 1000.0
-        self.core = Core(records or [], self.now)
+        self.core = Core(records or [], self.now, **given)
         self.shards: dict[str, dict[str, Any]] = {}
         self.agents: dict[str, dict[str, Any]] = {}
         self.out: list[Command] = []
         self.sent: list[tuple[str, Any]] = []
-        self.granting = True
+        self.granting = self.removing = True
         self.seq = self.requests = self.terms = 0
         self.feed(EchoHeard())
         if settled:
@@ -65,6 +71,9 @@ class Desk:
                 self.terms = max(self.terms + 1, ask.at_least)
                 term = Term(self.terms, 900 + self.terms)
                 self.feed(TermGranted(ask.job, ask.attempt, term, "secret"))
+        for removal in [c for c in commands if isinstance(c, RemoveKeys | ForgetJobs)]:
+            if self.removing:
+                self.feed(removed(removal))
         return commands
 
     def wait(self, seconds: float, step: float = 1.0, hear: bool = True) -> None:
@@ -184,6 +193,13 @@ class Desk:
         progress = Progress(iteration=iteration)
         self.shard(jobs=[self.hosts(job, phase="running", ready=[worker], progress=progress)])
         assert self.state(job) is JobState.RUNNING
+
+
+def removed(removal: RemoveKeys | ForgetJobs) -> KeysRemoved | JobsForgotten:
+    """What is said once it is carried out."""
+    if isinstance(removal, ForgetJobs):
+        return JobsForgotten(removal.jobs)
+    return KeysRemoved((removal.job,))
 
 
 def reborn(desk: Desk) -> Desk:

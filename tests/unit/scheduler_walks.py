@@ -33,7 +33,7 @@ SIZES = [
 ]
 """Least and most workers, least and most shards."""
 START_S = 20
-COMMANDS = ["kill", "pause", "pause", "resume", "resume"]
+COMMANDS = ["kill", "kill", "pause", "pause", "resume", "resume", "delete", "delete", "delete"]
 jobs = st.integers(0, JOBS - 1)
 picks = st.integers(0, 10**6)
 
@@ -211,6 +211,30 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.world.feed(EchoHeard())
         self.world.feed(Ticked())
 
+    @rule(deaf=st.booleans())
+    def a_minute_passes(self, deaf: bool) -> None:
+        """Everyone is heard after it, as far as anyone is there."""
+        self.world.time += 61.0
+        if not deaf:
+            self.world.feed(EchoHeard())
+            self.all_beat()
+        self.world.feed(Ticked())
+
+    @rule(job=jobs, rounds=st.integers(0, 3))
+    def a_job_goes_for_good(self, job: int, rounds: int) -> None:
+        """By all that its id wants to be free again, unless something holds on to it."""
+        for what in ("kill", "delete"):
+            self.world.ask(what, JobId(f"job-{job}"))
+        self.all_goes_well(rounds)
+        self.a_minute_passes(deaf=False)
+        self.all_goes_well(rounds)
+
+    @rule()
+    def removal_ends(self) -> None:
+        """In the order in which they began."""
+        if self.world.removals:
+            self.world.remove(self.world.removals.pop(0))
+
     @rule()
     def scheduler_restarts(self) -> None:
         self.world.restart()
@@ -256,6 +280,9 @@ WEIGHTS = {
     "shard_on_its_way_goes": 2,
     "time_passes": 4,
     "scheduler_restarts": 1,
+    "a_minute_passes": 1,
+    "removal_ends": 3,
+    "a_job_goes_for_good": 2,
 }
 PICKING = (
     "emit_beat",
@@ -304,6 +331,11 @@ def walk(seed: int, steps: int, policy: Policy | None = None) -> World:
             "seconds": chance.choice([0.1, 1.0, 2.0, 2.0, 6.0]),
             "deaf": chance.random() < 0.2,
         },
+        "a_job_goes_for_good": lambda: {
+            "job": chance.randrange(JOBS),
+            "rounds": chance.choice([0, 2, 3, 3]),
+        },
+        "a_minute_passes": lambda: {"deaf": chance.random() < 0.2},
     }
     for _ in range(steps):
         name = chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]

@@ -24,9 +24,14 @@ from elps.scheduler.core.events import (
     Command,
     EchoHeard,
     Event,
+    ForgetJobs,
+    JobsForgotten,
+    KeysRemoved,
+    Marks,
     MemberId,
     Moment,
     Probe,
+    RemoveKeys,
     Request,
     Send,
     ShardBeaten,
@@ -60,6 +65,9 @@ class World:
         self.agents = {f"agent-{n}": FakeAgent(f"agent-{n}") for n in range(AGENTS)}
         self.checkpoints: dict[JobId, int] = {}
         self.pins: dict[JobId, Pinned] = {}  #: what was asked for last
+        self.removals: list[RemoveKeys | ForgetJobs] = []  #: under way
+        self.marks = Marks()
+        self.highest: dict[JobId, int] = {}  #: of all terms ever given to an id, to whichever job
         self.lasting = False  #: leaders do not come to the end
         self.requests = 0
         self.restart()
@@ -73,9 +81,12 @@ class World:
     def restart(self) -> None:
         records = [decode(encode(record), JobRecord) for record in self.store.values()]
         assert records == list(self.store.values())
-        self.core = Core(records, self.now, policy=self.policy)
-        self.shadow = Core(reversed(records), self.now, policy=self.policy)
+        self.core = Core(records, self.now, policy=self.policy, marks=self.marks)
+        self.shadow = Core(reversed(records), self.now, policy=self.policy, marks=self.marks)
         self.asked.clear()
+        self.removals.clear()
+        for core in (self.core, self.shadow):
+            core.keys_found(sorted(self.numbers))
         self.probes.clear()
         for member in self.members():
             member.missed |= any(self.forgotten(message) for message in member.inbox)
@@ -88,7 +99,8 @@ class World:
         """
         if not isinstance(message, HostJob | StartTrainer):
             return False
-        allocation = self.store[message.job].allocation
+        record = self.store.get(message.job)
+        allocation = None if record is None else record.allocation
         if allocation is None or allocation.term != message.term:
             return True
         return isinstance(message, StartTrainer) and message.worker not in allocation.workers
@@ -106,6 +118,8 @@ class World:
                 self.asked.append(command)
             elif isinstance(command, Probe):
                 self.probes.append(command)
+            elif isinstance(command, RemoveKeys | ForgetJobs):
+                self.removals.append(command)
         self.core.check_invariants()
         sends = self.core.messages(self.now)
         if self.shadowed:
@@ -130,6 +144,10 @@ class World:
             assert record.terms >= before.terms
             if (now := record.allocation) is not None and now.inherits is not None:
                 self.check_succession(before, now)
+        if record.allocation is not None and (number := record.allocation.term.number):
+            known = before is not None and before.terms == number
+            assert known or number > self.highest.get(record.id, 0), "a term of an earlier job"
+            self.highest[record.id] = number
         self.store[record.id] = record
 
     def check_succession(self, before: JobRecord, now: Allocation) -> None:
@@ -171,6 +189,28 @@ class World:
         self.numbers[ask.job] = number
         self.feed(TermGranted(ask.job, ask.attempt, Term(number, number * 7), f"secret-{number}"))
 
+    def remove(self, removal: RemoveKeys | ForgetJobs) -> None:
+        """The store lets go of what it is told to, and says so."""
+        if isinstance(removal, ForgetJobs):
+            self.marks = removal.marks
+            for job in removal.jobs:
+                self.lose_keys(job)
+                assert self.store.pop(job).deleted_at is not None
+                self.pins.pop(job, None)
+                for member in self.members():  # nobody knew it any more who can be heard
+                    if member.alive:
+                        member.missed |= any(m.job == job for m in member.inbox)
+            self.feed(JobsForgotten(removal.jobs))
+        elif removal.all:
+            self.lose_keys(removal.job)
+            self.feed(KeysRemoved((removal.job,)))
+
+    def lose_keys(self, job: JobId) -> None:
+        known = self.store.get(job)
+        assert known is None or known.state.ended, "keys of a job that goes on"
+        self.numbers.pop(job, None)
+        self.checkpoints.pop(job, None)
+
     def look(self, probe: Probe) -> None:
         """Nobody listens where the process was that a probe is meant for, if it is not there any more."""
         shard = self.shards[probe.shard]
@@ -210,7 +250,8 @@ class World:
         Unless the order is late: the shard was taken back before it took part, and then was given the job again. Or it
         was lost, holding nothing by the leader's newest word, and has come back.
         """
-        allocation, share = self.store[drop.job].allocation, member.jobs.get(drop.job)
+        record, share = self.store.get(drop.job), member.jobs.get(drop.job)
+        allocation = None if record is None else record.allocation
         late = any(isinstance(m, HostJob) and m.job == drop.job for m in member.inbox)
         if allocation is None or allocation.term != drop.term or share is None or late:
             return
@@ -333,6 +374,9 @@ class World:
         for ask in list(self.asked):
             self.asked.remove(ask)
             self.grant(ask)
+        removals, self.removals = self.removals, []
+        for removal in removals:
+            self.remove(removal)
         for member in self.members():
             while member.inbox:
                 self.obey(member, member.inbox.pop(0))
@@ -398,4 +442,5 @@ class World:
             and free
             and len(list(pool.members())) == SHARDS + AGENTS
             and not self.core.book.cleanup
+            and not self.core.book.removing
         )

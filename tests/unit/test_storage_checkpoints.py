@@ -21,7 +21,7 @@ async def written(store: MemoryStore, name: str, job: JobId = JOB) -> dict[str, 
 def manifest(name: str, digests: dict[str, int]) -> Manifest:
     entry = PartitionEntry(start=0, stop=3, steps=1, digests=digests)
     return Manifest(
-        job=JOB, name=name, term=1, iteration=int(name.split("-")[1]), at=0.0, dtype="float32",
+        job=JOB, name=name, term=int(name.split(".")[0]), iteration=int(name.split("-")[1]), at=0.0, dtype="float32",
         layout={"parameters": [["x", [3]]]}, partitions=[entry], samples=3, batch=1, granule=1,
         test_samples=0, skips=[], fingerprint="f", code_hash="c",
     )  # fmt: skip
@@ -51,3 +51,12 @@ async def test_what_another_version_has_published_is_left_by_a_sweep() -> None:
     await store.hash_put(manifests_key(JOB), "1.1-5", b"of another version")
     assert await checkpoints.sweep(store, JOB) == 0
     assert await names(store) == {"1.1-5"}
+
+
+async def test_what_a_leader_of_an_earlier_job_of_the_id_has_published_is_not_of_this_one() -> None:
+    store = MemoryStore()
+    for name in ("3.1-900", "5.1-10"):
+        await checkpoints.publish(store, manifest(name, await written(store, name)))
+    assert [m.name for m in await checkpoints.all_manifests(store, JOB)] == ["5.1-10", "3.1-900"]
+    assert [m.name for m in await checkpoints.all_manifests(store, JOB, 4)] == ["5.1-10"]
+    assert not await checkpoints.all_manifests(store, JOB, 6)

@@ -1,4 +1,4 @@
-"""`elps kill`, `elps pause`, `elps resume`: direct jobs that exist."""
+"""`elps kill`, `elps pause`, `elps resume`, `elps delete`: direct jobs that exist."""
 
 from __future__ import annotations
 
@@ -40,6 +40,16 @@ def resume(
 ) -> None:
     """Let a paused job go on from its checkpoint."""
     direct(ctx, lambda client: client.resume(job, reason), as_json)
+
+
+def delete(
+    ctx: typer.Context, job: JobArgument, reason: ReasonOption = "", as_json: JsonOption = False
+) -> None:
+    """Remove an ended job for good: its record, its checkpoints, its history, its trainers' logs.
+
+    Refused as long as it has not ended: [bold]elps kill[/] ends it. Ended jobs go by themselves after ELPS_KEEP_JOBS_S.
+    """
+    direct(ctx, lambda client: client.delete(job, reason), as_json)
 
 
 def direct(

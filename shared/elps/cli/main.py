@@ -15,6 +15,7 @@ import typer
 from elps.cli import (
     alone,
     controlling,
+    doctor,
     explaining,
     exporting,
     listing,
@@ -53,6 +54,7 @@ app.command("submit", rich_help_panel=STACK)(submitting.submit)
 app.command("kill", rich_help_panel=STACK)(controlling.kill)
 app.command("pause", rich_help_panel=STACK)(controlling.pause)
 app.command("resume", rich_help_panel=STACK)(controlling.resume)
+app.command("delete", rich_help_panel=STACK)(controlling.delete)
 app.command("scale", rich_help_panel=STACK)(scaling.scale)
 app.command("policy", rich_help_panel=STACK)(explaining.policy)
 app.command("export", rich_help_panel=STACK)(exporting.export)
@@ -60,6 +62,7 @@ app.command("jobs", rich_help_panel=LOOK)(listing.jobs)
 app.command("show", rich_help_panel=LOOK)(showing.show)
 app.command("explain", rich_help_panel=LOOK)(explaining.explain)
 app.command("watch", rich_help_panel=LOOK)(watching.watch)
+app.command("doctor", rich_help_panel=LOOK)(doctor.doctor)
 app.command("logs", rich_help_panel=LOOK)(logs.logs)
 
 

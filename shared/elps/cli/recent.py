@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from elps.cli.listing import first_line
 from elps.cli.progress import tell
@@ -23,6 +24,11 @@ class Told:
     at: float
     """Unix time, s; 0 for a line that stands for several."""
     text: str
+
+
+def since(submitted_at: float | None, events: Iterable[Any]) -> list[Any]:
+    """Events as the monitor gives them, without those of an earlier job that had the id and was deleted."""
+    return [e for e in events if submitted_at is None or e.get("at", submitted_at) >= submitted_at]
 
 
 def lately(changes: list[Change], events: Iterable[JobEvent]) -> list[Told]:

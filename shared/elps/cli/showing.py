@@ -23,7 +23,7 @@ from elps.cli.output import (
     state_text,
     warn_stale,
 )
-from elps.cli.recent import Told, lately
+from elps.cli.recent import Told, lately, since
 from elps.cli.scaling import size_text
 from elps.cli.stack import reach
 from elps.client.reading import JobSummary, events_of, job_of, rows_of
@@ -44,7 +44,7 @@ def show(ctx: typer.Context, job: JobArgument, as_json: JsonOption = False) -> N
     summary = job_of(answer)
     warn_stale(summary.stale)
     rows = monitor.iterations(job, max(0, summary.iteration - NEWEST_ROWS), 2 * NEWEST_ROWS)
-    events = monitor.recent_events(job)
+    events = since(summary.submitted_at, monitor.recent_events(job))
     if as_json:
         print_json({**answer, "newest_iterations": rows.get("rows", []), "recent_events": events})
         return

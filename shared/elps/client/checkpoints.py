@@ -38,11 +38,11 @@ async def read_newest(store: Store, job: str) -> Trained:
     """The newest valid checkpoint of a job; `NoCheckpoint` when there is no such job or it has none."""
     job_id = parse_job_id(job)
     body = await store.hash_get(topology.JOB_INDEX, job_id)
-    if body is None:
+    record = None if body is None else decode(body, JobRecord)
+    if record is None or record.deleted_at is not None:
         raise NoCheckpoint(f"there is no job {job_id}: `elps jobs` lists them")
-    record = decode(body, JobRecord)
     damaged: list[str] = []
-    for manifest in await all_manifests(store, job_id):
+    for manifest in await all_manifests(store, job_id, record.first_term):
         try:
             values = await load_values(store, manifest)
         except DamagedCheckpoint as error:

@@ -72,6 +72,10 @@ class Client:
         """Queue a paused job again; it goes on from its checkpoint."""
         return await self._direct(topology.RESUME, job, reason)
 
+    async def delete(self, job: str, reason: str = "") -> Reply:
+        """Have all that there is of an ended job removed, its checkpoints too; refused for one that has not ended."""
+        return await self._direct(topology.DELETE, job, reason)
+
     async def explain(self, job: str) -> Reply:
         """Why a job has what it has, and what would have to happen for it to get more: `Reply.lines`."""
         return await self._direct(topology.EXPLAIN, job, "")

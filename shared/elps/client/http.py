@@ -54,6 +54,25 @@ class MonitorHttp:
         """All shards."""
         return self.get("/api/shards")
 
+    def health(self) -> tuple[dict[str, Any], str]:
+        """The health report, of an unhealthy stack too, and the date on which the monitor says that it was made."""
+        request = self._request("/healthz", {"Accept": "application/json"})
+        try:
+            with self._opener.open(request, timeout=self._timeout_s) as response:
+                body, date = response.read(MAX_ANSWER_BYTES), response.headers.get("Date", "")
+        except urllib.error.HTTPError as error:
+            body, date = error.read(MAX_ANSWER_BYTES), error.headers.get("Date", "")
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            why = getattr(error, "reason", error)
+            raise RetryLater(f"it did not answer ({why})") from None
+        try:
+            report = json.loads(body)
+        except ValueError:
+            report = None
+        if not isinstance(report, dict) or "status" not in report:
+            raise InvalidDocument("answer of the monitor", ["no health report: is it one of elps?"])
+        return report, date
+
     def recent_events(self, job: str) -> list[Any]:
         """The events of a job that the monitor still holds, oldest first."""
         found: list[Any] = []

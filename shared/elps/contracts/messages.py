@@ -25,7 +25,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class JobCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Body of kill, pause, resume and explain."""
+    """Body of kill, pause, resume, delete and explain."""
 
     job: str
     reason: str = ""
@@ -235,6 +235,8 @@ class HostJob(Order, frozen=True, kw_only=True, tag="host_job"):
     inherits: Epoch | None = None
     """The term goes on from what the shards have of the one before, if that is all of it: what has come from this
     opening, or from a later one. None: from the newest checkpoint."""
+    first_term: int = 0
+    """What the store has of lower terms is of an earlier job of this id; see `JobRecord.first_term`."""
 
 
 class DropJob(Order, frozen=True, kw_only=True, tag="drop_job"):
@@ -315,7 +317,8 @@ class JobEvent(Message, frozen=True, kw_only=True, tag="event"):
     """Something that happened to a job; `what` is also the last word of the routing key.
 
     The scheduler sends one for each change of state (``what`` is the new state), ``scaled`` when a user has asked for
-    another size and ``resized`` when the job gets or gives up workers or shards for it; the leader sends ``evaluated``,
+    another size and ``resized`` when the job gets or gives up workers or shards for it, and ``deleted`` when nothing of
+    an ended job is to be shown any more; the leader sends ``evaluated``,
     ``checkpointed``, ``skipped``, ``worker_joined``, ``worker_lost``, ``worker_left`` (it was sent away),
     ``released`` (an interval lent again), ``partitions_moved``, ``move_given_up``, ``shards_weighed`` (partitions are
     to lie by how fast the shards are), ``rebalanced`` (the workers' shares of the batch are others; of several within

@@ -143,6 +143,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A pause was asked for and the boundary is not reached yet."""
     terms: int = 0
     """Number of the newest term handed out."""
+    first_term: int = 0
+    """Everything of a lower term is of an earlier job that had this id and was deleted; it does not count here."""
     judged: Judged = Judged()
     fed_at: float | None = None
     """Unix time at which it had given its early feedback."""
@@ -154,5 +156,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Trainers started over the job's life; the next one's id has this number."""
     secret: str = ""
     """Proves to the data plane that a process belongs to this job; never shown."""
+    deleted_at: float | None = None
+    """Unix time, s. Since then nobody is shown the job; the record itself goes a little later, and its id is free."""
     changes: list[Change] = []
     """The job's life, oldest first: how it began and the newest changes. What lies between is let go."""

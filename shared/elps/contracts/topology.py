@@ -5,7 +5,7 @@ from __future__ import annotations
 from elps.contracts.ids import AgentId, JobId, ShardId
 
 JOBS = "elps.jobs"
-"""Durable topic exchange for users: keys submit, kill, pause, resume, scale, suspend, explain, policy."""
+"""Durable topic exchange for users: keys submit, kill, pause, resume, scale, suspend, explain, policy, delete."""
 MEMBERS = "elps.members"
 """Topic exchange: heartbeats of agents (key ``agent``), shards (``shard``) and the scheduler (``scheduler``)."""
 COMMANDS = "elps.commands"
@@ -22,7 +22,7 @@ DEAD = "elps.dead"
 
 SCHEDULER_JOBS_QUEUE = "elps.scheduler.jobs"
 
-SUBMIT, KILL, PAUSE, RESUME, SCALE, SUSPEND, EXPLAIN, POLICY = (
+SUBMIT, KILL, PAUSE, RESUME, SCALE, SUSPEND, EXPLAIN, POLICY, DELETE = (
     "submit",
     "kill",
     "pause",
@@ -31,6 +31,7 @@ SUBMIT, KILL, PAUSE, RESUME, SCALE, SUSPEND, EXPLAIN, POLICY = (
     "suspend",
     "explain",
     "policy",
+    "delete",
 )
 AGENT_BEAT, SHARD_BEAT, SCHEDULER_BEAT = "agent", "shard", "scheduler"
 
@@ -43,6 +44,12 @@ def command_queue(member: ShardId | AgentId) -> str:
 def event_key(job: JobId, what: str) -> str:
     """Routing key of an event of a job."""
     return f"job.{job}.{what}"
+
+
+DELETED = "deleted"
+"""What the event is called after which nothing of a job is kept anywhere."""
+DELETED_KEYS = f"job.*.{DELETED}"
+"""All of them."""
 
 
 def telemetry_key(job: JobId) -> str:
@@ -75,6 +82,8 @@ JOB_INDEX = "elps:jobs"
 
 POLICY_KEY = "elps:scheduler:chosen"
 """The policy that a user has chosen while the stack ran, with the setting that it replaces."""
+FORGOTTEN_KEY = "elps:scheduler:forgotten"
+"""How far the counts of arrivals and terms had come among the jobs of which no record is kept any more."""
 CHARGE = "elps:scheduler:charge"
 """Lease of the scheduler that is in charge."""
 EVENTS_KEPT = "elps:monitor:events"
@@ -99,6 +108,11 @@ def term_key(job: JobId) -> str:
 def manifests_key(job: JobId) -> str:
     """Hash: checkpoint name to its encoded manifest; a checkpoint is valid once its manifest is here."""
     return job_prefix(job) + "manifests"
+
+
+def skips_key(job: JobId, first_term: int) -> str:
+    """Skips that were granted; under a name of their own for each of several jobs that had this id in turn."""
+    return job_prefix(job) + (f"skips:{first_term}" if first_term else "skips")
 
 
 def chunk_key(job: JobId, checkpoint: str, partition: int, array: str) -> str:

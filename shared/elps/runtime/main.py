@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
 
 import msgspec
@@ -19,6 +20,7 @@ import structlog
 from elps.contracts.errors import ElpsError, SetupError
 from elps.messaging.amqp import AmqpBus
 from elps.messaging.port import Bus
+from elps.runtime.alive import keep_alive
 from elps.runtime.logs import LEVELS, configure
 from elps.runtime.service import Context, Service
 from elps.runtime.settings import Secret, read
@@ -43,6 +45,8 @@ class Connections(msgspec.Struct, frozen=True, kw_only=True):
     start_s: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 60.0
     """How long to wait for the broker and the store at the start, s."""
     log_level: str = "INFO"
+    alive_file: Path | None = None
+    """Touched every few seconds while the process works, for a supervisor's health check."""
 
     def __post_init__(self) -> None:
         if self.log_level.upper() not in LEVELS:
@@ -83,6 +87,7 @@ async def _serve(name: str, create: Create, env: Mapping[str, str]) -> None:
     log.info("service_starting", service=name, pid=os.getpid())
     bus: Bus | None = None
     store: Store | None = None
+    alive = asyncio.ensure_future(keep_alive(file)) if (file := settings.alive_file) else None
     try:
         store = await _unless_stopped(
             stop,
@@ -111,6 +116,8 @@ async def _serve(name: str, create: Create, env: Mapping[str, str]) -> None:
         await service.run(stop)
         log.info("service_stopped", service=name)
     finally:
+        if alive is not None:
+            alive.cancel()
         if bus is not None:
             await bus.close()
         if store is not None:

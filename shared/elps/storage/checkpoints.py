@@ -113,14 +113,15 @@ async def sweep(store: Store, job: JobId) -> int:
     return await _sweep(store, job, set(await store.hash_all(manifests_key(job))))
 
 
-async def all_manifests(store: Store, job: JobId) -> list[Manifest]:
-    """All valid checkpoints, newest first. One that cannot be read is left out."""
+async def all_manifests(store: Store, job: JobId, first_term: int = 0) -> list[Manifest]:
+    """All valid checkpoints of terms from `first_term` on, newest first. One that cannot be read is left out."""
     found = []
     for name, data in (await store.hash_all(manifests_key(job))).items():
         try:
             found.append(read_manifest(data))
         except InvalidDocument as error:
             log.error("manifest_unreadable", job=job, checkpoint=name, reason=str(error))
+    found = [manifest for manifest in found if manifest.term >= first_term]
     return sorted(found, key=lambda m: (m.term, m.iteration, m.at), reverse=True)
 
 

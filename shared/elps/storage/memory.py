@@ -128,10 +128,20 @@ class MemoryStore:
         self, key: str, field: str, value: bytes, lease_key: str, lease: Lease
     ) -> None:
         """Set one field of a hash, under the newest lease."""
-        self._available()
-        if self._leases.get(lease_key, (None, 0.0))[0] != lease:
-            raise Superseded(f"{lease_key} is held by another one")
+        self._hold(lease_key, lease)
         await self.hash_put(key, field, value)
+
+    async def delete_under(self, keys: Sequence[str], lease_key: str, lease: Lease) -> None:
+        """Remove keys, under the newest lease."""
+        self._hold(lease_key, lease)
+        await self.delete(keys)
+
+    async def hash_delete_under(
+        self, key: str, fields: Sequence[str], lease_key: str, lease: Lease
+    ) -> None:
+        """Remove fields of a hash, under the newest lease."""
+        self._hold(lease_key, lease)
+        await self.hash_delete(key, fields)
 
     async def scan(self, prefix: str) -> AsyncIterator[str]:
         """Names of all keys with this prefix."""
@@ -156,6 +166,11 @@ class MemoryStore:
     async def close(self) -> None:
         """Refuse further calls of this object."""
         self._closed = True
+
+    def _hold(self, lease_key: str, lease: Lease) -> None:
+        self._available()
+        if self._leases.get(lease_key, (None, 0.0))[0] != lease:
+            raise Superseded(f"{lease_key} is held by another one")
 
     def _available(self) -> None:
         if self._closed or self._outage:

@@ -74,6 +74,14 @@ class Store(Protocol):
     ) -> None:
         """Set one field of a hash; `Superseded` unless this lease is the newest, run out or not."""
 
+    async def delete_under(self, keys: Sequence[str], lease_key: str, lease: Lease) -> None:
+        """Remove keys, absent ones without error; `Superseded` as above, with those that are left untouched."""
+
+    async def hash_delete_under(
+        self, key: str, fields: Sequence[str], lease_key: str, lease: Lease
+    ) -> None:
+        """Remove fields of a hash; `Superseded` as above."""
+
     def scan(self, prefix: str) -> AsyncIterator[str]:
         """Names of all keys with this prefix, in no order, without blocking the store."""
 

@@ -39,6 +39,15 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from elps.contracts.errors import RetryLater, SetupError, Superseded
 from elps.contracts.urls import masked
 from elps.storage.port import CHUNK_BYTES, Lease, check_value
+from elps.storage.scripts import (
+    CLAIM,
+    DELETE_UNDER,
+    HASH_DELETE_UNDER,
+    HELD,
+    PUT_UNDER,
+    RAISE_TO,
+    RELEASE,
+)
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -71,45 +80,6 @@ _TEMPORARY_TEXT = re.compile(r"(?:^|caused error: (?:\('|\(\")?)(?:MISCONF|BUSY|
 
 _CLOSED_TEXT = "handler is closed"
 """Of the error with which uvloop refuses to write to a connection that was reset while it lay in the pool."""
-
-RAISE_TO = """
-local seen = redis.call('HGET', KEYS[1], 'u:' .. ARGV[2])
-if seen then return tonumber(seen) end
-local n = math.max(tonumber(redis.call('HGET', KEYS[1], 'n') or '0') + 1, tonumber(ARGV[1]))
-local count = tonumber(redis.call('HGET', KEYS[1], 'count') or '0')
-local slot = 's:' .. (count % tonumber(ARGV[3]))
-local old = redis.call('HGET', KEYS[1], slot)
-if old then redis.call('HDEL', KEYS[1], 'u:' .. old) end
-local text = string.format('%.0f', n)
-redis.call('HSET', KEYS[1], 'n', text, 'count', count + 1, slot, ARGV[2], 'u:' .. ARGV[2], text)
-return n
-"""
-"""One hash holds the counter (n), how often it rose (count), and a ring of update ids (s:) with their results (u:)."""
-
-HELD = ":held"
-"""Ends the name of the key that expires with a lease; the one without it keeps who had it last, and its number."""
-
-CLAIM = """
-local held = redis.call('GET', KEYS[2])
-local known = redis.call('HMGET', KEYS[1], 'holder', 'n')
-local n = tonumber(known[2] or '0')
-if held and held ~= ARGV[1] and held ~= ARGV[4] then return {held, n} end
-if known[1] ~= ARGV[1] or n < tonumber(ARGV[3]) then
-    n = math.max(n + 1, tonumber(ARGV[3]))
-    redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'n', string.format('%.0f', n))
-end
-redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2])
-return {ARGV[1], n}
-"""
-
-RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('UNLINK', KEYS[1]) end"
-
-PUT_UNDER = """
-local known = redis.call('HMGET', KEYS[2], 'holder', 'n')
-if known[1] ~= ARGV[3] or known[2] ~= ARGV[4] then return 0 end
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
-return 1
-"""
 
 
 class RedisStore:
@@ -227,10 +197,19 @@ class RedisStore:
     ) -> None:
         """Set one field of a hash, under the newest lease."""
         check_value(key, value)
-        arguments = (field, value, lease.holder, str(lease.number))
-        act = methodcaller("eval", PUT_UNDER, 2, key, lease_key, *arguments)
-        if not await self._call("hash_put", act):
-            raise Superseded(f"{lease_key} is held by another one")
+        await self._under("hash_put", PUT_UNDER, lease_key, lease, [key], [field, value])
+
+    async def delete_under(self, keys: Sequence[str], lease_key: str, lease: Lease) -> None:
+        """Remove keys, under the newest lease; large ones are freed in the background of the server."""
+        for batch in _batches(keys, [1] * len(keys), PIPELINE_KEYS):
+            await self._under("delete", DELETE_UNDER, lease_key, lease, batch, [])
+
+    async def hash_delete_under(
+        self, key: str, fields: Sequence[str], lease_key: str, lease: Lease
+    ) -> None:
+        """Remove fields of a hash, under the newest lease."""
+        for batch in _batches(fields, [1] * len(fields), PIPELINE_KEYS):
+            await self._under("hash_delete", HASH_DELETE_UNDER, lease_key, lease, [key], batch)
 
     async def scan(self, prefix: str) -> AsyncIterator[str]:
         """Names of all keys with this prefix, each once."""
@@ -305,6 +284,20 @@ class RedisStore:
             log.debug("store_command_refused", error=str(error))
             return {}
         return {_text(name): _text(value) for name, value in reply.items()}
+
+    async def _under(
+        self,
+        what: str,
+        script: str,
+        lease_key: str,
+        lease: Lease,
+        keys: Sequence[str],
+        arguments: Sequence[str | bytes],
+    ) -> None:
+        """Run a script that begins with `UNDER`; `Superseded` where it went no further."""
+        given = (lease_key, *keys, lease.holder, str(lease.number), *arguments)
+        if not await self._call(what, methodcaller("eval", script, 1 + len(keys), *given)):
+            raise Superseded(f"{lease_key} is held by another one")
 
     async def _sizes(self, keys: Sequence[str]) -> list[int]:
         if len(keys) * CHUNK_BYTES <= PIPELINE_BYTES:

@@ -11,7 +11,7 @@ import structlog
 from elps.contracts.codec import encode
 from elps.contracts.errors import RetryLater
 from elps.contracts.ids import JobId
-from elps.contracts.topology import job_prefix
+from elps.contracts.topology import skips_key
 from elps.psshard.bridge import Bridge
 from elps.psshard.orders import RETRY_S, STORE_WAIT_S
 from elps.storage.checkpoints import Manifest, all_manifests, publish
@@ -24,8 +24,12 @@ log = structlog.get_logger()
 class Keeper:
     """Reads and writes what must outlive a leader: manifests and granted skips."""
 
-    def __init__(self, job: JobId, bridge: Bridge, failed: Callable[[str], None]) -> None:
+    def __init__(
+        self, job: JobId, bridge: Bridge, failed: Callable[[str], None], first_term: int = 0
+    ) -> None:
+        """What is there of lower terms than `first_term` was left by a leader of an earlier job of this id."""
         self._job, self._bridge, self._failed = job, bridge, failed
+        self._first_term = first_term
         self.closed = threading.Event()  #: the job is dropped here
         self._lock = threading.Lock()
         self._skips: list[Interval] = []  #: newest list to be kept
@@ -40,7 +44,7 @@ class Keeper:
 
     def manifests(self) -> list[Manifest]:
         """All valid checkpoints, newest first."""
-        return self._ask(lambda: all_manifests(self._bridge.store, self._job))
+        return self._ask(lambda: all_manifests(self._bridge.store, self._job, self._first_term))
 
     def skips(self) -> bytes | None:
         """The list of granted skips, as it was written."""
@@ -79,7 +83,7 @@ class Keeper:
 
     @property
     def _skips_key(self) -> str:
-        return job_prefix(self._job) + "skips"
+        return skips_key(self._job, self._first_term)
 
     def _ask(
         self,

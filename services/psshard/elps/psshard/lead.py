@@ -72,7 +72,7 @@ class Lead(Resuming):
         self._seen = nothing_seen()  #: how long leases took; the clock's, over all openings
         self._me, self._bridge = me, bridge
         self._commands = InOrder(host.job, self._execute, self._broken)
-        self.keeper = Keeper(host.job, bridge, self.fail)
+        self.keeper = Keeper(host.job, bridge, self.fail, host.first_term)
         self.checkpointing = Checkpointing(host, self.origin)
         self.beginning = Beginning(host, self)
         self._ended: tuple[Phase, str] | None = None  #: finished, failed or paused, with the reason

@@ -1,10 +1,10 @@
-"""The scheduler's part of the store: records, terms, and the keys of killed jobs. Waits out the store's absences."""
+"""The scheduler's part of the store: records, terms, and the keys of jobs that are gone. Waits out its absences."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -19,7 +19,7 @@ from elps.contracts.errors import InvalidDocument, RetryLater
 from elps.contracts.ids import JobId, id_problem
 from elps.contracts.state import JobRecord
 from elps.scheduler.charge import NONCE_BITS, InCharge
-from elps.scheduler.core.events import AskTerm, TermGranted
+from elps.scheduler.core.events import AskTerm, Marks, TermGranted
 from elps.storage import checkpoints
 from elps.storage.port import Store
 
@@ -39,9 +39,12 @@ class Found:
     records: list[JobRecord]
     unreadable: list[JobId]
     """Jobs whose records another version has written."""
+    marks: Marks
+    """Of the jobs whose records are gone."""
 
 
 CHOSEN = "chosen"
+MARKS = "marks"
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +52,14 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
 
     policy: str
     setting: str
+
+
+JOBS_PREFIX, _, _TAIL = topology.job_prefix(JobId("\0")).partition("\0")
+"""What the keys of all jobs begin with."""
+
+
+def _job_of(key: str) -> JobId:
+    return JobId(key.removeprefix(JOBS_PREFIX).partition(_TAIL)[0])
 
 
 class Archive:
@@ -62,7 +73,7 @@ class Archive:
 
     async def load(self) -> Found:
         """All records."""
-        found = Found([], [])
+        found = Found([], [], await self._marks())
         for job, value in sorted((await self._insist("read jobs", self._read_all)).items()):
             try:
                 found.records.append(decode(value, JobRecord))
@@ -107,10 +118,18 @@ class Archive:
             ask.job, ask.attempt, Term(number, nonce), secrets.token_hex(SECRET_BYTES)
         )
 
-    async def remove_keys(self, job: JobId) -> None:
-        """Remove all keys of a job; its record is not among them."""
-        removed = await self._insist("remove keys", lambda: self._remove(topology.job_prefix(job)))
-        log.info("keys_removed", job=job, keys=removed)
+    async def remove_keys(self, jobs: Sequence[JobId]) -> None:
+        """Remove all keys of some jobs; their records are not among them. `Superseded` as with `write`."""
+        removed = await self._insist("remove keys", lambda: self._remove(dict.fromkeys(jobs)))
+        log.info("keys_removed", jobs=list(jobs), keys=removed)
+
+    async def forget(self, jobs: Sequence[JobId], marks: Marks) -> None:
+        """Remove all that there is of some jobs, their records last: cut off in between, it is done again."""
+        put = partial(self._in_charge.put, topology.FORGOTTEN_KEY, MARKS, encode(marks))
+        await self._insist("keep marks", put)
+        await self.remove_keys(jobs)
+        remove = partial(self._in_charge.remove_fields, topology.JOB_INDEX, jobs)
+        await self._insist("remove records", remove)
 
     async def remove_strays(self, job: JobId) -> None:
         """Remove what was written for checkpoints of a job that never became valid."""
@@ -125,23 +144,35 @@ class Archive:
     async def _read_all(self) -> dict[str, bytes]:
         return await self._store.hash_all(topology.JOB_INDEX)
 
-    async def _remove(self, prefix: str) -> int:
+    async def _marks(self) -> Marks:
+        kept = await self._insist(
+            "read marks", lambda: self._store.hash_get(topology.FORGOTTEN_KEY, MARKS)
+        )
+        try:
+            return Marks() if kept is None else decode(kept, Marks)
+        except InvalidDocument as error:  # the records that are left say a part of it
+            log.error("marks_unreadable", reason=str(error))
+            return Marks()
+
+    async def _remove(self, jobs: Mapping[JobId, object]) -> int:
+        """One look at all keys, however many jobs: it is what takes the time."""
         removed, batch = 0, list[str]()
+        prefix = topology.job_prefix(next(iter(jobs))) if len(jobs) == 1 else JOBS_PREFIX
         async for key in self._store.scan(prefix):
+            if _job_of(key) not in jobs:
+                continue
             batch.append(key)
             if len(batch) == DELETED_AT_ONCE:
-                await self._store.delete(batch)
+                await self._in_charge.remove(batch)
                 removed, batch = removed + len(batch), []
-        await self._store.delete(batch)
+        await self._in_charge.remove(batch)
         return removed + len(batch)
 
     async def _scan_jobs(self) -> list[JobId]:
-        head, _, tail = topology.job_prefix(JobId("\0")).partition("\0")
         jobs: dict[JobId, None] = {}
-        async for key in self._store.scan(head):
-            job = key.removeprefix(head).partition(tail)[0]
-            if not id_problem(job):
-                jobs[JobId(job)] = None
+        async for key in self._store.scan(JOBS_PREFIX):
+            if not id_problem(job := _job_of(key)):
+                jobs[job] = None
         return sorted(jobs)
 
     async def _insist(self, what: str, call: Callable[[], Awaitable[T]]) -> T:

@@ -11,6 +11,8 @@ import asyncio
 import os
 import secrets
 import socket
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import msgspec
 import structlog
@@ -121,9 +123,19 @@ class InCharge:
 
         A store that has forgotten who is gives the lease anew.
         """
-        lease = Lease(self._me, self.charge.number)
+        await self._under(partial(self._store.hash_put_under, key, field, value))
+
+    async def remove(self, keys: Sequence[str]) -> None:
+        """Remove keys from the store, in the same way."""
+        await self._under(partial(self._store.delete_under, keys))
+
+    async def remove_fields(self, key: str, fields: Sequence[str]) -> None:
+        """Remove fields of a hash in the store, in the same way."""
+        await self._under(partial(self._store.hash_delete_under, key, fields))
+
+    async def _under(self, act: Callable[[str, Lease], Awaitable[None]]) -> None:
         try:
-            await self._store.hash_put_under(key, field, value, topology.CHARGE, lease)
+            await act(topology.CHARGE, Lease(self._me, self.charge.number))
         except Superseded:
             await self._claim()
             self.check()

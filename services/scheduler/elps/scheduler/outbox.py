@@ -30,7 +30,10 @@ from elps.scheduler.core.events import (
     AskTerm,
     Command,
     Event,
+    ForgetJobs,
+    JobsForgotten,
     KeepPolicy,
+    KeysRemoved,
     Moment,
     Note,
     Probe,
@@ -76,6 +79,7 @@ class Outbox:
         )  #: whose records are stored: to be published
         self._events: list[JobEvent] = []  #: whose records may not be stored yet
         self._removals: dict[JobId, bool] = {}  #: whether all keys of a job go
+        self._forgets: deque[ForgetJobs] = deque()
         self._waiting: dict[Request, asyncio.Future[Reply]] = {}  #: who waits for which answer
         self._wake, self._wake_events, self._wake_removals = (
             asyncio.Event(),
@@ -105,6 +109,8 @@ class Outbox:
                     self._probe(command)
                 case RemoveKeys():
                     self._removals[command.job] = command.all
+                case ForgetJobs():
+                    self._forgets.append(command)
                 case Note(what=what, fields=fields, warning=warning):
                     (log.warning if warning else log.info)(what, **dict(fields))
         self._wake.set()
@@ -199,7 +205,7 @@ class Outbox:
             self._stored.extend(self._events)
             self._events.clear()
             self._wake_events.set()
-            if self._removals:
+            if self._removals or self._forgets:
                 self._wake_removals.set()
             await self._send()
 
@@ -256,9 +262,14 @@ class Outbox:
         while True:
             await self._wake_removals.wait()
             self._wake_removals.clear()
-            while self._removals:
-                job = next(iter(self._removals))
-                if self._removals.pop(job):
-                    await self._archive.remove_keys(job)
-                else:
+            while self._removals or self._forgets:
+                removals, self._removals = self._removals, {}
+                if whole := tuple(job for job, all_keys in removals.items() if all_keys):
+                    await self._archive.remove_keys(whole)
+                    self._feed(KeysRemoved(whole))
+                for job in (job for job, all_keys in removals.items() if not all_keys):
                     await self._archive.remove_strays(job)
+                if self._forgets:
+                    forget = self._forgets.popleft()
+                    await self._archive.forget(forget.jobs, forget.marks)
+                    self._feed(JobsForgotten(forget.jobs))

@@ -72,6 +72,7 @@ USER_KEYS = (
     topology.SUSPEND,
     topology.EXPLAIN,
     topology.POLICY,
+    topology.DELETE,
 )
 MEMBER_KEYS = (topology.AGENT_BEAT, topology.SHARD_BEAT, topology.SCHEDULER_BEAT)
 
@@ -111,6 +112,7 @@ class Serving:
             policy=await self._policy(),
             groups=groups.read(self._settings.groups),
             reserved=found.unreadable,
+            marks=found.marks,
         )
         outbox = Outbox(self.core, self._archive, self._bus, self._in_charge, self._now, self.feed)
         self._outbox = outbox
@@ -272,7 +274,7 @@ class Serving:
         )
 
     async def _look_for_leftovers(self) -> None:
-        """Keys of jobs that were killed while the scheduler could not remove them."""
+        """Keys of jobs that were killed, or deleted, while the scheduler could not remove them."""
         self.core.keys_found(await self._archive.jobs_with_keys())
 
 

@@ -12,11 +12,16 @@ from elps.scheduler.core.groups import read
 from elps.scheduler.core.policies import POLICIES
 from elps.scheduler.core.policy import Policy
 
+WEEK_S = 7 * 86_400.0
+"""Whoever comes back after a weekend still finds the results; checkpoints lie in the store's memory."""
+
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Variables ``ELPS_BEAT_S``, ``ELPS_LOST_S``, ``ELPS_SUSPEND_S``, ``ELPS_POLICY``, ``ELPS_GROUPS``."""
+    """Variables ``ELPS_BEAT_S``, ``ELPS_LOST_S``, ``ELPS_SUSPEND_S``, ``ELPS_KEEP_JOBS_S``, ``ELPS_POLICY``,
+    ``ELPS_GROUPS``.
+    """
 
     beat_s: Seconds = 1.0
     """Time between two heartbeats, ours and the members'."""
@@ -24,6 +29,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """A member not heard for so long has lost what it held."""
     suspend_s: Seconds = 30.0
     """How long a suspension waits for the jobs' checkpoints before it says which are missing."""
+    keep_jobs_s: Annotated[float, Meta(ge=0, le=1e10)] = WEEK_S
+    """How long a job is kept after its end, with its checkpoints and its history; 0: for ever."""
     policy: str = "fifo"
     groups: str = ""
     """Weights and quotas, as in ``vision=weight:2,workers:8,shards:4; nlp=workers:4``."""
@@ -42,7 +49,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def bounds(self) -> Bounds:
         """As the core takes them."""
-        return Bounds(beat_s=self.beat_s, lost_s=self.lost_s, suspend_s=self.suspend_s)
+        return Bounds(
+            beat_s=self.beat_s,
+            lost_s=self.lost_s,
+            suspend_s=self.suspend_s,
+            keep_jobs_s=self.keep_jobs_s,
+        )
 
     def chosen_policy(self) -> Policy:
         """The policy named."""

@@ -14,13 +14,15 @@ import structlog
 from elps.contracts import topology
 from elps.contracts.codec import decode, encode
 from elps.contracts.errors import RetryLater
-from elps.contracts.messages import AgentBeat, AgentCommand, LogLines, StartTrainer
-from elps.messaging.port import Delivery, Queue, Subscription
+from elps.contracts.ids import parse_job_id
+from elps.contracts.messages import AgentBeat, AgentCommand, JobEvent, LogLines, StartTrainer
+from elps.messaging.port import Delivery, Handler, Queue, Subscription
 from elps.runtime.emulating import WORKERS
 from elps.runtime.obeying import Obedience
 from elps.runtime.processes import rss_bytes
 from elps.runtime.schedule import every
 from elps.runtime.service import Context
+from elps.worker.agent.log_file import remove_logs
 from elps.worker.agent.machine import own_kind
 from elps.worker.agent.trainers import TRAINER, Trainers
 from elps.worker.settings import read_settings
@@ -76,7 +78,8 @@ class WorkerAgent:
             zygote = tasks.create_task(self._trainers.keep_zygote(), name="zygote")
             time = tasks.create_task(self._trainers.keep_time(), name="time")
             queue = Queue(topology.command_queue(agent), ((topology.COMMANDS, agent),))
-            subscription = await self._subscribe(queue, stop)
+            subscription = await self._subscribe(queue, self._on_command, stop)
+            deletions = await self._watch_deletions(stop)
             beats = tasks.create_task(
                 every(
                     self._settings.beat_s, self.beat, done, nudge=self._changed, timeout_s=PUBLISH_S
@@ -94,17 +97,34 @@ class WorkerAgent:
             await asyncio.wait((beats, printed))
             zygote.cancel()
             time.cancel()
-            if subscription:
-                await subscription.cancel()
+            for taken in (subscription, deletions):
+                if taken:
+                    await taken.cancel()
         await self._tell_the_end()
 
-    async def _subscribe(self, queue: Queue, stop: asyncio.Event) -> Subscription | None:
+    async def _watch_deletions(self, stop: asyncio.Event) -> Subscription | None:
+        """Hear of jobs whose logs are to go, if any are kept here."""
+        if not self._settings.log_dir:
+            return None
+        queue = Queue(
+            f"elps.deleted.{self._settings.agent}", ((topology.EVENTS, topology.DELETED_KEYS),)
+        )
+        return await self._subscribe(queue, self._on_deleted, stop)
+
+    async def _on_deleted(self, delivery: Delivery) -> None:
+        job = parse_job_id(decode(delivery.body, JobEvent).job)
+        if self._settings.log_dir and not self._trainers.has(job):
+            await asyncio.to_thread(remove_logs, self._settings.log_dir, job)
+
+    async def _subscribe(
+        self, queue: Queue, handler: Handler, stop: asyncio.Event
+    ) -> Subscription | None:
         """Take the queue, once whoever had the same id is gone; None when `stop` came first."""
         while not stop.is_set():
             try:
-                return await self._bus.subscribe(queue, self._on_command)
+                return await self._bus.subscribe(queue, handler)
             except RetryLater as error:
-                log.warning("commands_not_subscribed", queue=queue.name, error=str(error))
+                log.warning("queue_not_subscribed", queue=queue.name, error=str(error))
             try:
                 async with asyncio.timeout(self._settings.beat_s):
                     await stop.wait()

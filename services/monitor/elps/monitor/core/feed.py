@@ -49,6 +49,9 @@ class Feed:
         self.run = run
         self._events: deque[FeedEvent] = deque(maxlen=MAX_EVENTS)
         self.next = 0  #: place of the event that comes next
+        self._forgotten: dict[
+            str, int
+        ] = {}  #: jobs, and the place from which on their events are told
 
     def add(self, event: JobEvent) -> FeedEvent:
         """Append an event."""
@@ -72,6 +75,11 @@ class Feed:
         """Put the events of earlier runs before those of this one, as many as the ring has room for."""
         room = MAX_EVENTS - len(self._events)
         self._events.extendleft(reversed(events[max(0, len(events) - room) :]))
+
+    def forget(self, job: str) -> None:
+        """Tell nobody any more what was told of a job until now."""
+        kept = {other: n for other, n in self._forgotten.items() if n > self.oldest}
+        self._forgotten = kept | {job: self.next}
 
     def place(self, last: str | None) -> tuple[int, bool]:
         """Where a reader goes on that saw `last` (None: one that is new and wants what comes from now on).
@@ -101,8 +109,10 @@ class Feed:
         return self.next - len(self._events)
 
     def since(self, n: int) -> list[FeedEvent]:
-        """Events from place `n` on, as far as the ring holds them."""
-        return list(islice(self._events, max(0, n - self.oldest), None))
+        """Events from place `n` on, as far as the ring holds them and they are not forgotten."""
+        first = max(n, self.oldest)
+        found = enumerate(islice(self._events, first - self.oldest, None), first)
+        return [e for place, e in found if place >= self._forgotten.get(e.job, self.oldest)]
 
 
 def pack(events: Sequence[FeedEvent]) -> bytes:

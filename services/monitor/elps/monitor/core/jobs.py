@@ -106,7 +106,11 @@ class Jobs:
 
         Jobs that it lacks go, unless something of them came of late.
         """
-        listed = {record.id: record for record in records}
+        found = list(records)
+        for record in found:
+            if record.deleted_at is not None:
+                self._take_record(record, asked_s)
+        listed = {record.id: record for record in found if record.deleted_at is None}
         ended = sorted((r for r in listed.values() if r.state.ended), key=_end_order, reverse=True)
         kept = {r.id for r in ended[:KEEP_ENDED]}
         for record in listed.values():
@@ -212,9 +216,7 @@ class Jobs:
         job = self._jobs.get(job_id)
         if job is None or job.record is not None or now_s - job.led_s <= QUIET_S:
             return
-        self._absent[job_id] = now_s + ABSENT_S
-        while len(self._absent) > MAX_ABSENT:
-            del self._absent[next(iter(self._absent))]
+        self._believe_absent(job_id, now_s)
         self._let_go(job_id)
 
     def take_gone(self) -> list[JobId]:
@@ -269,6 +271,9 @@ class Jobs:
         return job
 
     def _take_record(self, record: JobRecord, now_s: float, *, stored: bool = False) -> None:
+        if record.deleted_at is not None:
+            self._deleted(record, now_s)
+            return
         self._absent.pop(record.id, None)
         job = self._jobs.get(record.id)
         if job is None:
@@ -289,6 +294,20 @@ class Jobs:
             or offered.iteration >= held.iteration
         ):
             job.progress, job.progress_term = offered, max(record.terms, job.progress_term)
+
+    def _deleted(self, record: JobRecord, now_s: float) -> None:
+        """Whatever is late of the job is nobody's, unless a later job has its id already."""
+        job = self._jobs.get(record.id)
+        if job is not None and job.record is not None and job.record.seq > record.seq:
+            return
+        self._believe_absent(record.id, now_s)
+        if job is not None:
+            self._let_go(record.id)
+
+    def _believe_absent(self, job_id: JobId, now_s: float) -> None:
+        self._absent[job_id] = now_s + ABSENT_S
+        while len(self._absent) > MAX_ABSENT:
+            del self._absent[next(iter(self._absent))]
 
     def _let_go(self, job_id: JobId) -> None:
         job = self._jobs.pop(job_id)

@@ -14,6 +14,7 @@ from elps.contracts.messages import (
     TelemetryMessage,
 )
 from elps.contracts.state import JobRecord
+from elps.contracts.topology import DELETED
 from elps.monitor.core.feed import Feed
 from elps.monitor.core.jobs import Jobs
 from elps.monitor.core.logs import Logs
@@ -49,6 +50,8 @@ class State:
     def take_event(self, event: JobEvent, now_s: float) -> None:
         """Take an event of a job; one of a leader that was succeeded before is of no account (`Jobs.take_event`)."""
         if self.jobs.take_event(event, now_s):
+            if event.what == DELETED:
+                self.feed.forget(event.job)
             self.feed.add(event)
         self._tidy()
 

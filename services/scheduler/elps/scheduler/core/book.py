@@ -16,11 +16,13 @@ from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.messages import JobEvent, Reply
 from elps.contracts.state import Allocation, JobRecord, JobState, Progress
 from elps.contracts.texts import REASON_CHARACTERS, shortened
+from elps.contracts.topology import DELETED
 from elps.scheduler.core import life
 from elps.scheduler.core.events import (
     Answer,
     Bounds,
     Command,
+    Marks,
     MemberId,
     Moment,
     Note,
@@ -31,6 +33,7 @@ from elps.scheduler.core.events import (
 from elps.scheduler.core.known import Live, Reign, Reservation, Retiring, Suspension
 from elps.scheduler.core.life import LifeEvent
 from elps.scheduler.core.pool import Claims, Holding, Pool
+from elps.scheduler.core.retention import Retention, after
 
 REMEMBERED_REQUESTS = 4096
 """Answers kept for messages that come again."""
@@ -42,7 +45,12 @@ class Book:
     """All that the core knows. Changes go through its methods, which note what is to be written and published."""
 
     def __init__(
-        self, records: Iterable[JobRecord], reserved: Iterable[JobId], now: Moment, bounds: Bounds
+        self,
+        records: Iterable[JobRecord],
+        reserved: Iterable[JobId],
+        now: Moment,
+        bounds: Bounds,
+        marks: Marks,
     ) -> None:
         self.bounds = bounds
         self.pool = Pool()
@@ -61,6 +69,8 @@ class Book:
         self.cleanup: dict[
             JobId, None
         ] = {}  #: ended jobs: what of their keys is not to stay goes once no shard can write any
+        self.removing: dict[JobId, None] = {}  #: jobs whose keys are being removed, all of them
+        self.retention = Retention()
         self.started_at = now.mono  #: forgiven like all deadlines after deafness
         self.asked_at = -math.inf  #: when the policy was last asked although no job wanted anything
         self.resizes = False  #: the policy changes the size of jobs that run
@@ -79,7 +89,10 @@ class Book:
             live = self.live[record.id] = Live(highest=record.terms)
             if record.allocation is not None:
                 live.reign = self._reign_found(record.allocation, now.mono)
-        self.next_seq = max((record.seq for record in self.records.values()), default=0) + 1
+        self.retention.load(self.records.values())
+        self.cleanup |= self.retention.deleted
+        self.marks = marks  #: of the jobs that were forgotten
+        self.next_seq = max([marks.seq, *(record.seq for record in self.records.values())]) + 1
 
     @staticmethod
     def _reign_found(allocation: Allocation, now: float) -> Reign:
@@ -144,7 +157,7 @@ class Book:
     def add(self, record: JobRecord, now: Moment) -> None:
         """Enter a new job."""
         self.next_seq = record.seq + 1
-        self.live[record.id] = Live()
+        self.live[record.id] = Live(highest=record.terms)
         self.update(record, now)
         self._publish(record, record.state.value, record.reason, record.changed_at, record.state)
 
@@ -173,6 +186,10 @@ class Book:
         if allocation is not None:
             record = msgspec.structs.replace(record, terms=allocation.term.number)
         live = self.live[job]
+        if (
+            record.state.ended
+        ):  # whatever was heard of it, under whichever term, is then known to be its own
+            record = msgspec.structs.replace(record, terms=max(record.terms, live.highest))
         if old.allocation is not None and record.allocation is None:
             self._take_back(old.allocation, job)
             live.reign = live.succession = None
@@ -184,6 +201,7 @@ class Book:
             del self.live[job]
             self._holders = None
             self.cleanup[job] = None
+            self.retention.ended[job] = None
         self._publish(record, record.state.value, record.reason, record.changed_at, record.state)
         return record
 
@@ -296,6 +314,18 @@ class Book:
         allocation = msgspec.structs.replace(record.allocation, **changes)
         self.update(msgspec.structs.replace(record, allocation=allocation), now)
         return allocation
+
+    def hide(self, job: JobId, reason: str, now: Moment) -> None:
+        """Have all that there is of an ended job gone; its record stays a little longer, and is shown to nobody."""
+        self.retention.hide(job)
+        self.update(msgspec.structs.replace(self.records[job], deleted_at=now.unix), now)
+        self.cleanup[job] = None
+        self.tell(job, DELETED, reason, now)
+
+    def forget(self, job: JobId) -> None:
+        """The store has nothing of a job any more."""
+        self.retention.forgotten(job)
+        self.marks = after(self.marks, self.records.pop(job))
 
     def tell(self, job: JobId, what: str, reason: str, now: Moment) -> None:
         """Tell everyone of a change that is none of its state, with the record as it is now."""

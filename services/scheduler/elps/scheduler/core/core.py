@@ -25,7 +25,7 @@ from elps.contracts.messages import (
     StopTrainer,
 )
 from elps.contracts.state import JobRecord, JobState
-from elps.scheduler.core import leading, life, placing, users, watch
+from elps.scheduler.core import forgetting, leading, life, placing, users, watch
 from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import (
     AgentBeaten,
@@ -34,8 +34,11 @@ from elps.scheduler.core.events import (
     Command,
     EchoHeard,
     Event,
+    JobsForgotten,
     JobSubmitted,
     KeepPolicy,
+    KeysRemoved,
+    Marks,
     Moment,
     Request,
     Send,
@@ -65,12 +68,13 @@ class Core:
         policy: Policy | None = None,
         groups: Mapping[str, Group] | None = None,
         reserved: Iterable[JobId] = (),
+        marks: Marks | None = None,
     ) -> None:
-        """`records` as the store has them; `reserved` are ids that are taken by records which could not be read."""
+        """`records` and `marks` as the store has them; `reserved` are ids of records which could not be read."""
         self.bounds = bounds or Bounds()
         self._groups = dict(groups or {})
         self.policy: Policy = self._with_groups(policy or Fifo())
-        self.book = Book(records, reserved, now, self.bounds)
+        self.book = Book(records, reserved, now, self.bounds, marks or Marks())
         self.book.resizes = self.policy.resizes
         self._said: dict[Topic, tuple[ShardCommand | AgentCommand, float]] = {}
         #: what is being repeated, and when it was last said
@@ -89,16 +93,16 @@ class Core:
                 watch.ticked(book, now)
             case JobSubmitted():
                 users.job_submitted(book, event, now)
-            case UserAsked(body=PolicyCommand(policy="")):
-                self._tell_policy(event.request)
             case UserAsked(body=PolicyCommand(policy=name)):
-                self._choose(event.request, name)
+                self._asked_of_policies(event.request, name)
             case UserAsked(what="explain", body=JobCommand(job=job)):
                 users.explained(book, self.policy, event.request, job, now)
             case UserAsked():
                 users.user_asked(book, event, now)
             case TermGranted():
                 placing.term_granted(book, event, now)
+            case KeysRemoved() | JobsForgotten():
+                forgetting.removed(book, event)
             case ShardRefused():
                 watch.shard_refused(book, event, now)
         placing.settle(book, self.policy, now)
@@ -115,6 +119,13 @@ class Core:
 
     def _with_groups(self, policy: Policy) -> Policy:
         return Grouped(policy, self._groups) if self._groups else policy
+
+    def _asked_of_policies(self, request: Request, name: str) -> None:
+        """A policy is chosen; without a name, the one in force is asked for."""
+        if name:
+            self._choose(request, name)
+        else:
+            self._tell_policy(request)
 
     def _tell_policy(self, request: Request) -> None:
         """Asked again it is said anew: it may have changed."""
@@ -179,17 +190,15 @@ class Core:
         return due
 
     def keys_found(self, jobs: Iterable[JobId]) -> None:
-        """Jobs of which the store holds keys: those of killed ones are to go with the next event."""
+        """Jobs of which the store holds keys: those that are not to be there go with the next event."""
         for job in jobs:
-            record = self.book.records.get(job)
-            if record is not None and record.state is JobState.KILLED:
-                self.book.cleanup[job] = None
+            forgetting.keys_found(self.book, job)
 
     def counts(self) -> dict[str, int]:
         """Number of jobs in each state."""
         counts = {state.value: 0 for state in JobState}
         for record in self.book.records.values():
-            counts[record.state.value] += 1
+            counts[record.state.value] += record.deleted_at is None
         return counts
 
     def check_invariants(self) -> None:
@@ -198,6 +207,11 @@ class Core:
         for record in book.records.values():
             assert not (found := life.problems(record)), f"{record.id}: {found}"
             assert (record.id in book.live) == (not record.state.ended), record.id
+            kept, hidden = record.id in book.retention.ended, record.id in book.retention.deleted
+            assert kept == (record.state.ended and record.deleted_at is None), record.id
+            assert hidden == (record.deleted_at is not None), record.id
+        assert all(job in book.records for job in (*book.retention.ended, *book.retention.deleted))
+        assert all(job in book.retention.deleted for job in book.retention.forgetting)
         for job, live in book.live.items():
             record = book.records[job]
             assert (live.reign is not None) == (record.allocation is not None), job

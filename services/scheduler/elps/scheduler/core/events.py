@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NewType
 
+import msgspec
+
 from elps.contracts.epoch import Term
 from elps.contracts.ids import AgentId, JobId, ShardId
 from elps.contracts.job import JobDocument
@@ -58,7 +60,7 @@ class UserAsked:
 
     request: Request
     what: str
-    """``kill``, ``pause``, ``resume``, ``scale``, ``suspend``, ``explain`` or ``policy``."""
+    """``kill``, ``pause``, ``resume``, ``delete``, ``scale``, ``suspend``, ``explain`` or ``policy``."""
     body: JobCommand | ScaleCommand | SuspendCommand | PolicyCommand
 
 
@@ -102,6 +104,20 @@ class ShardRefused:
 
 
 @dataclass(frozen=True)
+class KeysRemoved:
+    """All keys of these jobs are gone from the store, as `RemoveKeys` wanted."""
+
+    jobs: tuple[JobId, ...]
+
+
+@dataclass(frozen=True)
+class JobsForgotten:
+    """The store has nothing of these jobs any more."""
+
+    jobs: tuple[JobId, ...]
+
+
+@dataclass(frozen=True)
 class Ticked:
     """Time has passed."""
 
@@ -114,8 +130,21 @@ Event = (
     | EchoHeard
     | TermGranted
     | ShardRefused
+    | KeysRemoved
+    | JobsForgotten
     | Ticked
 )
+
+
+class Marks(msgspec.Struct, frozen=True, kw_only=True):
+    """How far two counts had come among the jobs that were forgotten: no later job of any id begins below them.
+
+    So whatever a member that was frozen for however long still says, or writes, of a forgotten job is known for that.
+    """
+
+    seq: int = 0
+    terms: int = 0
+
 
 # --- commands to the shell, in the order in which they are to be done; records before all else ------------------------
 
@@ -170,10 +199,22 @@ class Probe:
 
 @dataclass(frozen=True)
 class RemoveKeys:
-    """Remove what the store holds of an ended job but its record: all of it, or what no checkpoint needs."""
+    """Remove what the store holds of an ended job but its record: all of it, or what no checkpoint needs.
+
+    When all of it is gone, say so with `KeysRemoved`.
+    """
 
     job: JobId
     all: bool
+
+
+@dataclass(frozen=True)
+class ForgetJobs:
+    """Remove all that the store holds of jobs, their records too, and say so with `JobsForgotten`."""
+
+    jobs: tuple[JobId, ...]
+    marks: Marks
+    """To be stored before."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +226,17 @@ class Note:
     warning: bool = False
 
 
-Command = WriteRecord | KeepPolicy | PublishEvent | Answer | AskTerm | Probe | RemoveKeys | Note
+Command = (
+    WriteRecord
+    | KeepPolicy
+    | PublishEvent
+    | Answer
+    | AskTerm
+    | Probe
+    | RemoveKeys
+    | ForgetJobs
+    | Note
+)
 
 
 @dataclass(frozen=True)
@@ -207,6 +258,8 @@ class Bounds:
     """How long a suspension waits for checkpoints before it says which are missing."""
     progress_s: float = 2.0
     """Least time between two writes of a record for its progress alone."""
+    keep_jobs_s: float = 0.0
+    """How long an ended job is kept, with its checkpoints; 0: for ever."""
 
     @property
     def suspect_s(self) -> float:

@@ -128,6 +128,8 @@ def problems(record: JobRecord) -> list[str]:
         found.append(f"{record.state.value} with allocation {record.allocation}")
     if (record.ended_at is not None) != record.state.ended:
         found.append(f"{record.state.value} with ended_at {record.ended_at}")
+    if record.deleted_at is not None and not record.state.ended:
+        found.append(f"{record.state.value} with deleted_at {record.deleted_at}")
     if record.pausing and record.state not in HOLDING:
         found.append(f"{record.state.value} while pausing")
     if record.allocation is not None and record.allocation.term.number != record.terms:

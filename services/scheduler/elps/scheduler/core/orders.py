@@ -116,6 +116,7 @@ def _host(
         workers=list(allocation.workers),
         progress=record.progress,
         inherits=allocation.inherits,
+        first_term=record.first_term,
     )
     for shard in allocation.shards:
         known = allocation.incarnations.get(shard) == pool.shards[shard].incarnation

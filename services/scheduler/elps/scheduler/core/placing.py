@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from elps.contracts.state import Allocation, JobState
-from elps.scheduler.core import resizing, succession, users
+from elps.scheduler.core import forgetting, resizing, succession, users
 from elps.scheduler.core.book import Book
-from elps.scheduler.core.events import AskTerm, MemberId, Moment, RemoveKeys, TermGranted
+from elps.scheduler.core.events import AskTerm, MemberId, Moment, TermGranted
 from elps.scheduler.core.facts import facts_of
 from elps.scheduler.core.known import Reservation
 from elps.scheduler.core.life import LifeEvent
@@ -35,19 +35,22 @@ def settle(book: Book, policy: Policy, now: Moment) -> None:
         resizing.narrowed(book, now)
     else:
         _explain_suspension(book, now)
-    _clean_up(book)
+    forgetting.clean_up(book)
     users.settle_suspensions(book, now)
 
 
 def term_granted(book: Book, event: TermGranted, now: Moment) -> None:
     """Start a job in the place that was kept for it, if it still wants it."""
     live = book.live.get(event.job)
-    if live is not None and live.succession is not None:
+    if live is None:  # killed meanwhile: the term may have come after all its keys went, and is one
+        book.cleanup[event.job] = None
+        return
+    if live.succession is not None:
         if live.succession.attempt == event.attempt:
             succession.granted(book, event, now)
         return
-    if live is None or live.reservation is None or live.reservation.attempt != event.attempt:
-        return  # killed, paused or without its place meanwhile: the term stays unused
+    if live.reservation is None or live.reservation.attempt != event.attempt:
+        return  # paused or without its place meanwhile: the term stays unused
     start = live.reservation.start
     record = book.records[event.job]
     workers = named(record, start.agents)
@@ -207,11 +210,3 @@ def _explain_suspension(book: Book, now: Moment) -> None:
         record = book.records[job]
         if record.state is JobState.QUEUED and not record.reason.startswith(book.suspended):
             book.explain(job, f"{book.suspended}; not started before the next start", now)
-
-
-def _clean_up(book: Book) -> None:
-    for job in list(book.cleanup):
-        if not book.pool.reported_by_shards(job):
-            del book.cleanup[job]
-            killed = book.records[job].state is JobState.KILLED
-            book.out.append(RemoveKeys(job, all=killed))

@@ -194,6 +194,14 @@ class Pool:
             for name, shard in self.shards.items()
         )
 
+    def reported(self, job: JobId) -> bool:
+        """Whether some living member holds anything of a job, trainers that have ended included, or may do so."""
+        return any(
+            job == holding.job
+            for name, member in self.members()
+            for holding in (*member.reported, *self.ghosts.get(name, {}))
+        )
+
     def unclaimed(self, member: MemberId, claimed: Mapping[Holding, object]) -> dict[Holding, Term]:
         """What a member reports or may run although nobody gave it to it (any more), with its term."""
         known = self.member(member)

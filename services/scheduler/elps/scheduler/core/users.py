@@ -1,4 +1,4 @@
-"""What users ask for: submit, kill, pause, resume, scale, suspend. Each message is answered, a repeat alike."""
+"""What users ask for: submit, kill, pause, resume, delete, scale, suspend. Each message is answered, a repeat alike."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elps.contracts.ids import MAX_ID_LENGTH, JobId, id_problem
 from elps.contracts.job import JobDocument
 from elps.contracts.messages import PolicyCommand, Reply, ScaleCommand, SuspendCommand
 from elps.contracts.state import JobRecord, JobState
-from elps.scheduler.core import life, scaling
+from elps.scheduler.core import forgetting, life, retention, scaling
 from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import Answer, JobSubmitted, Moment, Request, UserAsked
 from elps.scheduler.core.explaining import explain
@@ -69,7 +69,9 @@ def job_submitted(book: Book, event: JobSubmitted, now: Moment) -> None:
         raise InvalidDocument("job document", ["id: missing"])
     job = JobId(document.id)
     known = book.records.get(job)
-    if known is not None and known.document == document:
+    if (text := _still_leaving(book, job, known, now)) is not None:
+        _answer(book, event.request, False, None, text)
+    elif known is not None and known.document == document:
         text = f"already there, {known.state.value}: {known.reason}"
         if known.state.ended:
             text += "; choose another id to train again"
@@ -87,6 +89,8 @@ def job_submitted(book: Book, event: JobSubmitted, now: Moment) -> None:
             state=JobState.QUEUED,
             reason=SUBMITTED,
             seq=book.next_seq,
+            terms=retention.first_term(book.marks),
+            first_term=retention.first_term(book.marks),
             submitted_at=now.unix,
             changed_at=now.unix,
             changes=[life.entry(now.unix, JobState.QUEUED, SUBMITTED)],
@@ -106,7 +110,10 @@ def user_asked(book: Book, event: UserAsked, now: Moment) -> None:
         _suspend(book, event.request, body.reason, now)
         return
     known = None if id_problem(body.job) else book.records.get(JobId(body.job))
-    if known is None:
+    if known is not None and known.deleted_at is not None and event.what == "delete":
+        _answer(book, event.request, True, None, "already deleted")
+        return
+    if known is None or known.deleted_at is not None:
         text = f"there is no job {body.job[: MAX_ID_LENGTH + 1]!r}"
         _answer(book, event.request, False, None, text)
         return
@@ -115,6 +122,8 @@ def user_asked(book: Book, event: UserAsked, now: Moment) -> None:
         return
     elif event.what == "kill":
         ok, text = _kill(book, known, body.reason, now)
+    elif event.what == "delete":
+        ok, text = _delete(book, known, body.reason, now)
     elif event.what == "pause":
         ok, text = _pause(book, known, body.reason, now)
     else:
@@ -125,7 +134,7 @@ def user_asked(book: Book, event: UserAsked, now: Moment) -> None:
 def explained(book: Book, policy: Policy, request: Request, job: str, now: Moment) -> None:
     """Say why a job has what it has. Asked again it is said anew: it may have changed."""
     known = None if id_problem(job) else book.records.get(JobId(job))
-    if known is None:
+    if known is None or known.deleted_at is not None:
         reply = Reply(ok=False, reason=f"there is no job {job[: MAX_ID_LENGTH + 1]!r}")
     else:
         lines = explain(book, policy, known.id, now)
@@ -140,6 +149,26 @@ def _kill(book: Book, record: JobRecord, reason: str, now: Moment) -> tuple[bool
         return False, f"the job has already {_ended(record)}"
     book.change(record.id, LifeEvent.KILLED, reason or "killed by its user", now)
     return True, "killed"
+
+
+def _delete(book: Book, record: JobRecord, reason: str, now: Moment) -> tuple[bool, str]:
+    if not record.state.ended:
+        text = f"the job is {record.state.value}, and only one that has ended can be deleted"
+        return False, f"{text}: end it first (elps kill {record.id}), or let it finish"
+    book.hide(record.id, reason or "deleted by its user", now)
+    book.note("deleted", job=record.id, reason=reason)
+    return True, f"deleted; its id can be used again in {retention.QUIET_S:g} s"
+
+
+def _still_leaving(book: Book, job: JobId, known: JobRecord | None, now: Moment) -> str | None:
+    """Why an id cannot be used again yet."""
+    if known is not None and known.deleted_at is not None:
+        left_s = retention.free_in(known, now.unix)
+        when = f"in {left_s:.0f} s" if left_s else "once nobody holds anything of it any more"
+        return f"a job {job} was deleted, and its id is free {when}; hand it in again then, or choose another id"
+    if known is None and forgetting.taken(book, job):
+        return f"something of a former job {job} is being removed; hand it in again in a moment"
+    return None
 
 
 def _pause(book: Book, record: JobRecord, reason: str, now: Moment) -> tuple[bool, str]:

@@ -8,7 +8,7 @@ from elps.contracts.epoch import Term
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.messages import AgentBeat, HostedJob, Refusal, ShardBeat, TrainerStatus
 from elps.contracts.state import Allocation, JobRecord
-from elps.scheduler.core import deadlines, resizing, succession, suspicion
+from elps.scheduler.core import deadlines, forgetting, resizing, succession, suspicion
 from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import MemberId, Moment, ShardRefused
 from elps.scheduler.core.known import Live, Reign
@@ -51,9 +51,8 @@ def _term(hosted: HostedJob | None) -> Term | None:
 
 
 def _hosted(book: Book, shard: ShardId, hosted: HostedJob, now: Moment) -> None:
+    forgetting.hosted(book, hosted.job, hosted.term)
     record, live = book.records.get(hosted.job), book.live.get(hosted.job)
-    if record is not None and record.state.ended:
-        book.cleanup[hosted.job] = None  # it may have written since: once it is dropped, again
     if record is None or live is None:
         return
     live.highest = max(live.highest, hosted.term.number)
@@ -186,6 +185,7 @@ def echo_heard(book: Book, now: Moment) -> None:
 
 def ticked(book: Book, now: Moment) -> None:
     """Notice what has not happened in time."""
+    forgetting.look(book, now)
     if book.echo_at is None or now.mono - book.echo_at > book.bounds.deaf_s:
         return  # nothing can be heard: nobody's silence says anything
     suspicion.suspect_late(book, now)

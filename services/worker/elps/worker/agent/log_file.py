@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+import secrets
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 import structlog
 
+from elps.contracts.ids import JobId, WorkerId
+
 log = structlog.get_logger(__name__)
+
+
+def log_path(log_dir: Path, job: JobId, worker: WorkerId) -> Path:
+    """Where the output of a trainer is kept."""
+    return log_dir / "jobs" / job / f"{worker}.log"
+
+
+def remove_logs(log_dir: Path, job: JobId) -> None:
+    """Remove what is kept of all trainers of a job.
+
+    Of several agents that share the folder, the first to rename it has it to itself.
+    """
+    folder = log_dir / "jobs" / job
+    gone = folder.with_name(f".{job}.{secrets.token_hex(4)}")  # no name of a job
+    try:
+        shutil.rmtree(folder.rename(gone))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        log.warning("trainer_logs_not_removed", path=str(folder), error=str(error))
+    else:
+        log.info("trainer_logs_removed", job=job)
 
 
 class LogFile:

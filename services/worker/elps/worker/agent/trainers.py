@@ -14,11 +14,11 @@ import structlog
 
 from elps.contracts.codec import encode
 from elps.contracts.errors import InvalidDocument
-from elps.contracts.ids import id_problem
+from elps.contracts.ids import JobId, id_problem
 from elps.contracts.messages import StartTrainer, StopTrainer, TrainerStatus
 from elps.runtime.processes import describe_exit, rss_bytes
 from elps.runtime.service import Clock
-from elps.worker.agent.log_file import LogFile
+from elps.worker.agent.log_file import LogFile, log_path
 from elps.worker.agent.output import TrainerOutput
 from elps.worker.agent.zygote_link import ZygoteLink, wait_for_exit
 from elps.worker.core.roster import (
@@ -134,6 +134,10 @@ class Trainers:
         """Process id of the zygote, None while there is none."""
         return self._link.pid if self._link else None
 
+    def has(self, job: JobId) -> bool:
+        """Whether a trainer of a job is here, ended ones included that the beat still shows."""
+        return any(status.job == job for status in self.statuses())
+
     def statuses(self) -> list[TrainerStatus]:
         """What the beat shows."""
         return [
@@ -217,7 +221,7 @@ class Trainers:
             return
         file = None
         if self._settings.log_dir:
-            path = self._settings.log_dir / "jobs" / key.job / f"{key.worker}.log"
+            path = log_path(self._settings.log_dir, key.job, key.worker)
             file = LogFile(path, self._settings.log_max_bytes)
         self._processes[self._last_tag] = _Process(
             key, TrainerOutput(key, output, errors, self._clock, file)

@@ -1,0 +1,1 @@
+"""The judgement: readings in, findings out; no input or output."""
