@@ -15,6 +15,7 @@ from comparing import assert_equal_to_plain_loop, assert_trained_as_plain_loop
 from gates import gate
 
 from elps.contracts.state import JobState
+from elps.messaging.port import EXCHANGES, Delivery, Queue
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -82,6 +83,39 @@ async def test_a_job_without_a_barrier_counts_every_sample_once_whoever_is_kille
     np.testing.assert_allclose((await job.values())["count"], passes, rtol=0, atol=1e-6)
     assert record.progress.samples == passes * samples
     assert record.terms >= 2
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(180)
+async def test_a_tensor_larger_than_any_message_may_be_is_trained_and_kept_in_parts(
+    cluster: Cluster,
+) -> None:
+    """20 MB: above the 16 MiB of current brokers. It goes by other ways, and the broker sees none of it."""
+    elements, largest = 5_000_000, 0
+
+    async def hear(delivery: Delivery) -> None:
+        nonlocal largest
+        largest = max(largest, len(delivery.body))
+
+    topics = tuple((name, "#") for name, kind in EXCHANGES.items() if kind == "topic")
+    tap = await cluster.bus.subscribe(Queue("test.tap", topics), hear)
+    job = await cluster.submit(
+        id="large",
+        task="jumpy:Jumpy",
+        task_args={"call_ms": 0, "sample_ms": 0, "jump": 0, "elements": elements},
+        optimizer={"name": "sgd", "lr": 1.0},
+        batch={"global": 4},
+        iterations=6,
+        dtype="float32",
+        checkpoint={"every": 2, "every_s": 0},
+        **size(2, 2),
+    )
+    await job.finished(timeout_s=120.0)
+    values = (await job.values())["count"]
+    assert values.shape == (elements,)
+    assert (values == 6.0).all()
+    assert 0 < largest < 256 * 1024
+    await tap.cancel()
 
 
 async def test_a_job_outlives_its_leading_shard_and_a_restart_of_the_scheduler(

@@ -7,6 +7,7 @@ import struct
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ import pytest
 from elps.contracts.errors import ProtocolError
 from elps.wire import connection as module
 from elps.wire.connection import Connection, ConnectionEnded
-from elps.wire.frames import HEADER_BYTES, MAX_PART_BYTES, Header, Kind
+from elps.wire.frames import HEADER_BYTES, MAX_META_BYTES, MAX_PART_BYTES, Header, Kind
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -389,6 +390,33 @@ def test_meta_that_is_no_object_is_refused(
     far.sendall(Header(Kind.READY, meta_bytes=len(meta)).pack() + meta)
     with pytest.raises(ProtocolError, match=text):
         connection.meta(connection.receive(idle_s=5))
+
+
+def test_meta_of_any_size_is_read_whole(ends: tuple[Connection, Connection]) -> None:
+    near, far = ends
+    meta = {"x": "y" * 1_000_000}
+    with running(lambda: far.send(Header(Kind.READY), meta)):
+        header = near.receive(idle_s=5)
+        assert near.meta(header) == meta
+    far.send(Header(Kind.BEAT))
+    assert near.receive(idle_s=5).kind is Kind.BEAT
+
+
+def test_no_room_is_made_for_what_a_header_promises_and_does_not_bring(
+    raw: tuple[Connection, socket.socket],
+) -> None:
+    connection, far = raw
+    far.sendall(Header(Kind.READY, meta_bytes=MAX_META_BYTES).pack() + b'{"a":' * 1000)
+    far.close()
+    header = connection.receive(idle_s=5)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConnectionEnded, match="in the middle of a frame"):
+            connection.meta(header)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < MAX_META_BYTES / 16
 
 
 def test_a_body_of_another_size_is_refused_unread(ends: tuple[Connection, Connection]) -> None:

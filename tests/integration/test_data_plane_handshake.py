@@ -285,6 +285,14 @@ def test_nobody_there_is_said_at_once() -> None:
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.parametrize(
+    ("host", "port"), [("x" * 300, 1), ("a\0b", 1), ("☃" * 200, 1), ("127.0.0.1", 65_536)]
+)
+def test_an_address_that_is_none_is_out_of_reach_and_no_fault_of_ours(host: str, port: int) -> None:
+    with pytest.raises(RetryLater, match="cannot be reached"):
+        dial(host, port, HELLO, SECRET, peer="shard-1")
+
+
 def test_slow_clients_are_ended_within_the_time_of_a_handshake(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,6 +140,26 @@ async def test_the_series_of_a_job_end_with_the_job(stack: Stack) -> None:
     assert len(_series(text)) == bare
 
 
+async def test_jobs_beyond_a_number_have_no_series_of_their_own(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elps.monitor.metrics.MAX_JOBS", 10)
+    for i in range(30):
+        await stack.change(record(f"job-{i}", seq=i))
+        await stack.rows(f"job-{i}", iteration_row(0, workers=20))
+        if i == 9:
+            await stack.settled()
+            full = len(_series((await stack.http.get("/metrics")).text))
+    await stack.settled()
+    text = (await stack.http.get("/metrics")).text
+    assert len(_series(text)) == full
+    assert "elps_jobs_unlisted 20.0" in text
+    assert (
+        len({line.split('job="')[1].split('"')[0] for line in _series(text) if 'job="' in line})
+        == 10
+    )
+
+
 async def test_the_page_needs_nothing_from_elsewhere(stack: Stack) -> None:
     response = await stack.http.get("/")
     assert response.status_code == 200

@@ -10,6 +10,9 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+import redis
+
+from elps.local.store import PrivateStore
 
 pytestmark = pytest.mark.integration
 
@@ -118,6 +121,21 @@ def test_wrong_settings_are_one_clear_line(start: Start) -> None:
     (last,) = err.splitlines()
     assert last.startswith("elps echo: settings: ELPS_START_S: ")
     assert "'soon'" in last
+
+
+def test_a_store_that_may_throw_parameters_away_is_refused_at_the_start(
+    start: Start, fresh_amqp_url: str, private_store: PrivateStore
+) -> None:
+    with redis.Redis.from_url(private_store.url) as client:
+        client.config_set("maxmemory", "64mb")
+        client.config_set("maxmemory-policy", "allkeys-lru")
+    process = start(ELPS_AMQP_URL=fresh_amqp_url, ELPS_REDIS_URL=private_store.url)
+    _, err = process.communicate(timeout=BOUND_S)
+    assert process.returncode == 2
+    last = err.splitlines()[-1]
+    assert last.startswith("elps echo: store at ")
+    assert "maxmemory-policy is allkeys-lru" in last
+    assert "set it to noeviction" in last
 
 
 @pytest.mark.parametrize("missing", ["store", "broker"])

@@ -8,7 +8,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import numpy as np
 import pytest
+import redis._parsers
 import redis.asyncio
 from structlog.testing import capture_logs
 
@@ -97,6 +99,27 @@ class TestSharedConnections:
         found = await asyncio.gather(*(store.get_many(list(group)) for group in groups))
         assert found == [list(group.values()) for group in groups]
         await store.delete([key for group in groups for key in group])
+        await store.close()
+
+    @pytest.mark.parametrize("parser", ["_AsyncRESP2Parser", "_AsyncHiredisParser"])
+    async def test_bytes_that_are_no_text_come_back_whoever_reads_the_replies(
+        self, fresh_redis_url: str, parser: str
+    ) -> None:
+        """The client takes hiredis where that is installed, without being asked."""
+        if "Hiredis" in parser:
+            pytest.importorskip("hiredis")
+        store = await RedisStore.connect(fresh_redis_url, timeout_s=BOUND_S)
+        pool = store._client.connection_pool
+        pool.connection_kwargs["parser_class"] = getattr(redis._parsers, parser)
+        await pool.disconnect()
+        value = np.arange(-500, 500, 0.25).astype(">f4").tobytes() + bytes(range(256))
+        await store.put("k", value)
+        await store.put_many({f"k{n}": value[n:] for n in range(40)})
+        await store.hash_put("h", "f", value)
+        assert await store.get("k") == value
+        assert await store.get_many([f"k{n}" for n in range(40)]) == [value[n:] for n in range(40)]
+        assert await store.hash_all("h") == {"f": value}
+        assert await store.raise_to("c", 2**40, "u") == 2**40
         await store.close()
 
     async def test_a_time_out_around_calls_is_never_lost(self, fresh_redis_url: str) -> None:

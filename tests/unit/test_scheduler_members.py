@@ -5,10 +5,11 @@ from __future__ import annotations
 from scheduler_desk import Desk
 
 from elps.contracts.epoch import Term
-from elps.contracts.ids import JobId, ShardId
+from elps.contracts.ids import JobId, ShardId, WorkerId
 from elps.contracts.messages import (
     DirectJob,
     DropJob,
+    HostedJob,
     HostJob,
     Refusal,
     StartTrainer,
@@ -22,6 +23,7 @@ from elps.scheduler.core.events import (
     TermGranted,
     Ticked,
 )
+from elps.scheduler.core.pool import Holding
 from elps.scheduler.core.trainers import FAILURE_LIMIT
 
 # --- members lost, late and restarted ---------------------------------------------------------------------------------
@@ -359,3 +361,17 @@ def test_trainers_that_are_done_together_are_one_sign_of_the_end_and_not_many() 
         ],
     )
     assert desk.state() is JobState.WAITING
+
+
+def test_a_shard_and_an_agent_of_one_name_are_told_what_each_is_to_end() -> None:
+    """They cannot both have the queue of that name; what they say is heard all the same, and must end nobody."""
+    desk, term = Desk(), Term(3, 3)
+    hosted = HostedJob(job=JobId("gone"), term=term, leads=True)
+    desk.shard("same", jobs=[hosted])
+    desk.core.book.pool.take_back(
+        ShardId("same"), Holding(JobId("gone"), WorkerId("gone-w1")), term
+    )
+    desk.sent.clear()
+    desk.wait(2)
+    told = [message for member, message in desk.sent if member == "same"]
+    assert {type(message) for message in told} >= {DropJob, StopTrainer}

@@ -6,11 +6,14 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-from elps.contracts.ids import JobId
+import pytest
+from structlog.testing import capture_logs
+
+from elps.contracts.ids import JobId, ShardId
 from elps.contracts.job import JobDocument
 from elps.contracts.messages import Reply
 from elps.contracts.state import JobRecord, JobState
-from elps.scheduler.core.events import Answer, Moment, Request, WriteRecord
+from elps.scheduler.core.events import Answer, Event, Moment, Probe, Request, WriteRecord
 from elps.scheduler.outbox import Outbox
 
 
@@ -53,17 +56,39 @@ def record(job: str) -> JobRecord:
     )
 
 
-async def test_what_comes_while_the_charge_is_waited_for_is_stored_before_it_is_answered() -> None:
-    charge, archive = Charge(), Archive()
-    bus = SimpleNamespace(connected=False)
-    outbox = Outbox(
+def outbox_of(charge: Charge, archive: Archive, heard: list[Event]) -> Outbox:
+    return Outbox(
         cast(Any, None),
         cast(Any, archive),
-        cast(Any, bus),
+        cast(Any, SimpleNamespace(connected=False)),
         cast(Any, charge),
         lambda: Moment(0.0, 0.0),
-        lambda _: None,
+        heard.append,
     )
+
+
+@pytest.mark.parametrize("host", ["x" * 100, "a\0b", "☃" * 200, "a..b"])
+async def test_an_address_that_is_none_says_nothing_of_its_shard_and_ends_nothing(
+    host: str,
+) -> None:
+    heard: list[Event] = []
+    outbox = outbox_of(Charge(), Archive(), heard)
+    running = asyncio.create_task(outbox.run())
+    await asyncio.sleep(0)
+    with capture_logs() as logs:
+        outbox.take([Probe(ShardId("s1"), "1", host, 1)])
+        async with asyncio.timeout(10):
+            while not any(entry["event"] == "probe_failed" for entry in logs):
+                assert not running.done(), running
+                await asyncio.sleep(0.01)  # a look into a log, which tells nobody
+    assert heard == []
+    running.cancel()
+    await asyncio.wait((running,))
+
+
+async def test_what_comes_while_the_charge_is_waited_for_is_stored_before_it_is_answered() -> None:
+    charge, archive = Charge(), Archive()
+    outbox = outbox_of(charge, archive, [])
     running = asyncio.create_task(outbox.run())
     outbox.take([WriteRecord(record("first"))])
     async with asyncio.timeout(10):

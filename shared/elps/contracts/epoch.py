@@ -11,12 +11,14 @@ from enum import Enum
 
 import msgspec
 
+from elps.contracts.numbers import Natural, Ownership
+
 
 class Term(msgspec.Struct, frozen=True, order=True):
     """The reign of one leader of one job."""
 
-    number: int = msgspec.field(default=0)
-    nonce: int = msgspec.field(default=0)
+    number: Natural = msgspec.field(default=0)
+    nonce: Natural = msgspec.field(default=0)
 
 
 class Charge(msgspec.Struct, frozen=True, order=True):
@@ -25,8 +27,8 @@ class Charge(msgspec.Struct, frozen=True, order=True):
     The number grows with each change, and the nonce tells apart what the store gave the same number.
     """
 
-    number: int = msgspec.field(default=0)
-    nonce: int = msgspec.field(default=0)
+    number: Natural = msgspec.field(default=0)
+    nonce: Natural = msgspec.field(default=0)
 
     def succeeds(self, known: Charge) -> bool:
         """Whether the orders of this one count for a member that has obeyed `known` last."""
@@ -37,7 +39,7 @@ class Epoch(msgspec.Struct, frozen=True):
     """A term and the number of ownership changes within it."""
 
     term: Term
-    n: int = 0
+    n: Ownership = 0
 
 
 class Standing(Enum):

@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Meta
 
 from elps.contracts.batching import AUTOMATIC, FIXED, POLICIES, policy_problem
+from elps.contracts.numbers import Natural
 
 Count = Annotated[int, Meta(ge=1, le=2**53)]
-Natural = Annotated[int, Meta(ge=0, le=2**53)]
 Small = Annotated[int, Meta(ge=1, le=4096)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[float, Meta(gt=0, le=1e12)]
@@ -24,6 +24,9 @@ Name = Annotated[str, Meta(min_length=1, max_length=512)]
 Staleness = Annotated[int, Meta(ge=0, le=1000)]
 BatchPolicy = Annotated[str, Meta(max_length=64, extra_json_schema={"enum": list(POLICIES)})]
 
+DEEPEST = 100
+"""Levels of lists and tables in what a user hands on to a task or a source. JSON is read deeper than it is written, so
+that a document without this bound could be taken and not be passed on."""
 
 STALENESS = 3
 """The bound of ``ssp`` when the job names none: what the parameter servers that have it come with, more or less."""
@@ -53,6 +56,10 @@ class Data(_Part, frozen=True, kw_only=True):
     split_seed: Seed = 0
     scale: Literal["none", "standard", "minmax"] = "none"
     """Scaling of dense features, fitted on the training part."""
+
+    def __post_init__(self) -> None:
+        """Refuse what could be read and not be written again."""
+        _refuse_depth("args", self.args)
 
 
 class Optimizer(_Part, frozen=True, kw_only=True):
@@ -253,6 +260,10 @@ class JobDocument(_Part, frozen=True, kw_only=True):
     """Sum the gradients in the order of their intervals: bit for bit the same for the same cut."""
     group: Annotated[str, Meta(max_length=64)] = ""
 
+    def __post_init__(self) -> None:
+        """Refuse what could be read and not be written again."""
+        _refuse_depth("task_args", self.task_args)
+
     @property
     def batch_policy(self) -> str:
         """The name of the policy in force."""
@@ -273,6 +284,18 @@ class JobDocument(_Part, frozen=True, kw_only=True):
     def balanced(self) -> bool:
         """Whether the workers' batches may follow their speeds."""
         return self.batch_policy != FIXED and self.workers.max > 1
+
+
+def _refuse_depth(name: str, value: object) -> None:
+    if _deeper(value, DEEPEST):
+        raise ValueError(f"{name} is nested deeper than {DEEPEST} levels")
+
+
+def _deeper(value: object, levels: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_deeper(part, levels - 1) for part in inner)
 
 
 def semantic_problems(job: JobDocument) -> list[str]:

@@ -13,6 +13,7 @@ import msgspec
 from elps.contracts.epoch import NO_CHARGE, Charge, Epoch, Term
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.job import JobDocument
+from elps.contracts.numbers import Natural, Port, Whole
 from elps.contracts.state import JobRecord, JobState, Progress
 
 
@@ -35,9 +36,9 @@ class ScaleCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Body of scale: pins a job at a size within the bounds of its document, or frees it."""
 
     job: str
-    workers: int | None = None
+    workers: Whole | None = None
     """None: as it was pinned before, or as it was not."""
-    shards: int | None = None
+    shards: Whole | None = None
     auto: bool = False
     """The size is the policy's to choose again, which with first come, first served is only when the job starts anew;
     not with a number."""
@@ -78,7 +79,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     shard: ShardId
     host: str
-    port: int
+    port: Port
 
 
 Phase = Literal["loading", "waiting", "running", "pausing", "paused", "finished", "failed"]
@@ -90,13 +91,13 @@ class HostedJob(msgspec.Struct, frozen=True, kw_only=True):
     job: JobId
     term: Term
     leads: bool
-    bytes_held: int = 0
+    bytes_held: Whole = 0
     s_per_mib: float | None = None
     """What adding up and updating a MiB of it takes this shard in an iteration, lately; None: it is not known yet."""
     phase: Phase = "loading"
     reason: str = ""
     progress: Progress | None = None
-    plan: int = 0
+    plan: Whole = 0
     ready: list[WorkerId] = []
     """Trainers connected and fit to be lent work."""
     dismissed: dict[WorkerId, str] = {}
@@ -109,11 +110,11 @@ class HostedJob(msgspec.Struct, frozen=True, kw_only=True):
     """What is on its way between them, for people; empty while everything lies where it is wanted."""
     replicas: str = ""
     """How the replicas of the partitions stand, for people; empty for a job without."""
-    obeys: int | None = None
+    obeys: Whole | None = None
     """The highest `DirectJob.plan` heard; the shards of lower ones are no longer heeded. None: it does not heed any."""
-    batches: int = 0
+    batches: Whole = 0
     """The highest `BatchPlan.number` heard; new cuts go by it."""
-    shares: dict[WorkerId, int] = {}
+    shares: dict[WorkerId, Whole] = {}
     """What that plan gives to each worker: samples of a full batch. Empty: the ready ones get equal shares."""
     shares_reason: str = ""
     """Why, for people."""
@@ -136,16 +137,16 @@ class ShardBeat(Message, frozen=True, kw_only=True, tag="shard"):
     shard: ShardId
     incarnation: str
     """Drawn at each start of the process."""
-    seq: int
+    seq: Whole
     host: str
-    pid: int
+    pid: Natural
     data_host: str
-    data_port: int
-    slots: int
+    data_port: Port
+    slots: Natural
     jobs: list[HostedJob]
     """A job may be here under two terms, the older one being closed: that comes before the one in force."""
     version: str
-    rss_bytes: int = 0
+    rss_bytes: Natural = 0
     leaving: bool = False
     refused: dict[JobId, Refusal] = {}
     """Jobs it will not host under the term it was last told, until it is told a higher one."""
@@ -163,10 +164,10 @@ class TrainerStatus(msgspec.Struct, frozen=True, kw_only=True):
     term: Term
     worker: WorkerId
     state: TrainerState
-    pid: int = 0
+    pid: Natural = 0
     exit: str = ""
     """For people: ``exit code 3``, ``signal 9 (SIGKILL)``, with the end of its standard error."""
-    rss_bytes: int = 0
+    rss_bytes: Natural = 0
     done: bool = False
     """It ended by itself and in order: its leader has nothing more for it, most often since the job is over."""
     cut_off: bool = False
@@ -178,13 +179,13 @@ class AgentBeat(Message, frozen=True, kw_only=True, tag="agent"):
 
     agent: AgentId
     incarnation: str
-    seq: int
+    seq: Whole
     host: str
-    pid: int
-    slots: int
+    pid: Natural
+    slots: Natural
     trainers: list[TrainerStatus]
     version: str
-    rss_bytes: int = 0
+    rss_bytes: Natural = 0
     leaving: bool = False
     obeys: Charge = NO_CHARGE
     """As with shards."""
@@ -196,10 +197,10 @@ class SchedulerBeat(Message, frozen=True, kw_only=True, tag="scheduler"):
     """Heartbeat of a scheduler, for the monitor's health report."""
 
     incarnation: str
-    seq: int
+    seq: Whole
     host: str
-    pid: int
-    jobs: dict[str, int]
+    pid: Natural
+    jobs: dict[str, Whole]
     """State to number of jobs; empty on a standby."""
     version: str
     charge: Charge | None = NO_CHARGE
@@ -260,7 +261,7 @@ class DirectJob(Order, frozen=True, kw_only=True, tag="direct_job"):
     """Those of them that the network or their machine has let down: they have not died of what they computed."""
     shards: list[Address] = []
     """Shards that the partitions are to lie on from now on; with `plan` 0 nothing is said of them."""
-    plan: int = 0
+    plan: Whole = 0
     """Number of that wish within the term; one with a lower number than was heard before is late and does not count."""
     lost: list[ShardId] = []
     """Shards that were the job's and are gone for good, with what they had of it."""
@@ -271,16 +272,16 @@ class BatchPlan(Order, frozen=True, kw_only=True, tag="batch_plan"):
 
     job: JobId
     term: Term
-    number: int
+    number: Whole
     """Within the term; one that is not higher than the highest heard is late and does not count."""
-    shares: dict[WorkerId, int]
+    shares: dict[WorkerId, Whole]
     """Samples of a full batch for each worker; 0: it sits out. Those who are gone do no harm."""
     reason: str = ""
     tail: float = 0.0
     """Share of the batch that is held back and lent within the iteration to whoever is free; shares shrink alike."""
     least: float = 0.0
     """Part of its own share that a worker is lent at least of it."""
-    trial: int = 0
+    trial: Whole = 0
     """Samples of the next fresh cut alone that are held back and lent as one lease: to see what a lease costs."""
 
 
@@ -331,12 +332,12 @@ class JobEvent(Message, frozen=True, kw_only=True, tag="event"):
     """Unix time, s."""
     reason: str = ""
     state: JobState | None = None
-    iteration: int | None = None
+    iteration: Whole | None = None
     worker: WorkerId | None = None
     metrics: dict[str, float | None] = {}
     record: JobRecord | None = None
     """With a change of state or of size: the whole record, its secret blanked."""
-    term: int | None = None
+    term: Whole | None = None
     """Number of the term of the leader that sent it: a leader that was cut off may not know yet that it was succeeded.
     None: the scheduler sent it."""
 
@@ -358,7 +359,7 @@ class WorkerTiming(msgspec.Struct, frozen=True, kw_only=True):
     """One worker's part of one iteration; all times in seconds."""
 
     worker: WorkerId
-    samples: int
+    samples: Whole
     compute_s: float
     pull_s: float
     """Receiving parameters, without the wait for their version."""
@@ -369,7 +370,7 @@ class WorkerTiming(msgspec.Struct, frozen=True, kw_only=True):
     """Waiting for the leader's answer."""
     cpu_process: float | None = None
     cpu_host: float | None = None
-    memory_bytes: int | None = None
+    memory_bytes: Whole | None = None
     """When it had pushed: cores that it can have, idle cores and memory of its machine; None where it is not known."""
     extra: ExtraLeases | None = None
     """Part of the above; None if it had one lease."""
@@ -378,22 +379,22 @@ class WorkerTiming(msgspec.Struct, frozen=True, kw_only=True):
 class IterationRow(msgspec.Struct, frozen=True, kw_only=True):
     """One finished iteration."""
 
-    iteration: int
+    iteration: Whole
     passes: float
-    samples: int
+    samples: Whole
     """Samples really counted."""
-    skipped: int
+    skipped: Whole
     loss: float | None
     """Mean over the counted samples."""
     duration_s: float
     """Since the iteration before was complete."""
     at: float
     """Unix time, s."""
-    term: int
-    plan: int
+    term: Whole
+    plan: Whole
     lr: float
     workers: list[WorkerTiming]
-    n: int = 0
+    n: Whole = 0
     """Of the epoch within the term (`Epoch.n`): iterations that are done again come under a higher one."""
     waiting: dict[WorkerId, float] = {}
     """Workers without a part in it, and how much of a core each could have, as last told."""
@@ -424,7 +425,7 @@ class WorkerMean(msgspec.Struct, frozen=True, kw_only=True):
     wait_s: float
     cpu_process: float | None = None
     cpu_host: float | None = None
-    memory_bytes: int | None = None
+    memory_bytes: Whole | None = None
     extra: ExtraLeases | None = None
 
 
@@ -436,11 +437,11 @@ class IterationTimings(Message, frozen=True, kw_only=True, tag="timings"):
     """
 
     job: JobId
-    term: int
-    iteration: int
+    term: Whole
+    iteration: Whole
     """The newest of them."""
     workers: list[WorkerMean]
-    n: int = 0
+    n: Whole = 0
     """Of the epoch, as in `IterationRow`."""
     waiting: dict[WorkerId, float] = {}
     """As in the newest `IterationRow`."""
@@ -469,9 +470,9 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ]
     job: str | None = None
     """Which one; of the events None asks for those of all jobs."""
-    since: int = 0
+    since: Whole = 0
     """Iterations: the first to return. Logs: the first line number."""
-    limit: int = 1000
+    limit: Whole = 1000
     after: str = ""
     """Events: the id of the last one seen; empty: from the oldest that the monitor holds."""
 

@@ -9,6 +9,7 @@ import msgspec
 from elps.contracts.epoch import Epoch, Term
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.job import JobDocument
+from elps.contracts.numbers import Whole
 
 
 class JobState(Enum):
@@ -39,17 +40,17 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     term: Term
     shards: list[ShardId]
     workers: dict[WorkerId, AgentId]
-    size: int = 0
+    size: Whole = 0
     """Worker slots the job was given; what `workers` lacks of it is to be replaced."""
     targets: list[ShardId] = []
     """Shards that the partitions are to lie on, some of `shards`; empty: all of them. The others are on their way."""
-    width: int = 0
+    width: Whole = 0
     """Shards the job was given; what the targets lack of it is to be added. 0: as many as there are targets."""
-    plan: int = 0
+    plan: Whole = 0
     """Grows with every change of the targets under this term; of two that the leader hears the higher counts."""
     incarnations: dict[ShardId, str] = {}
     """The process of each shard: only it is asked to take part, for another one in its place would hold nothing."""
-    lost: dict[ShardId, int] = {}
+    lost: dict[ShardId, Whole] = {}
     """Shards that went before they held anything, with the first plan without them: taken again once that is obeyed."""
     inherits: Epoch | None = None
     """The term goes on from what the shards have of the one before; see `HostJob.inherits`."""
@@ -58,53 +59,53 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
 class Pinned(msgspec.Struct, frozen=True, kw_only=True):
     """The size that a user has asked for; None: as the policy decides."""
 
-    workers: int | None = None
-    shards: int | None = None
+    workers: Whole | None = None
+    shards: Whole | None = None
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a job is; never goes back but by a rollback, which `redone` counts."""
 
-    iteration: int = 0
+    iteration: Whole = 0
     """Iterations completed on every partition."""
-    iterations: int = 0
+    iterations: Whole = 0
     """Iterations in the whole job; 0 while unknown."""
     passes: float = 0.0
     """Passes over the data, with the part of the current one."""
-    samples: int = 0
+    samples: Whole = 0
     """Samples counted in those iterations, each once."""
     loss: float | None = None
     """Mean loss over the newest finished iteration; None while none is finite."""
     metrics: dict[str, float | None] = {}
     """Newest evaluation: means over the held-out samples."""
-    metrics_iteration: int | None = None
+    metrics_iteration: Whole | None = None
     best: float | None = None
     """Best value so far of the metric that `stop.patience` watches."""
-    best_iteration: int | None = None
-    stale: int = 0
+    best_iteration: Whole | None = None
+    stale: Whole = 0
     """Evaluations since then that were no better."""
     training_s: float = 0.0
     """Time spent training, over all terms."""
-    checkpoint: int | None = None
+    checkpoint: Whole | None = None
     """Iteration of the newest valid checkpoint."""
-    skipped_samples: int = 0
-    redone_iterations: int = 0
+    skipped_samples: Whole = 0
+    redone_iterations: Whole = 0
 
 
 class Best(msgspec.Struct, frozen=True):
     """A value that was better than all before."""
 
-    iteration: int
+    iteration: Whole
     value: float
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """A job's evaluations as its rules, and those of its group, look at them."""
 
-    iteration: int = -1
+    iteration: Whole = -1
     """Of the newest one."""
-    evaluations: int = 0
-    without_better: int = 0
+    evaluations: Whole = 0
+    without_better: Whole = 0
     """Evaluations since the best one."""
     best: list[Best] = []
     """Oldest first; of many some are left out."""
@@ -130,7 +131,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     state: JobState
     reason: str
     """Why it is in this state, for people."""
-    seq: int
+    seq: Whole
     """Order of arrival; first come first served goes by it."""
     submitted_at: float
     """Unix time, s."""
@@ -141,7 +142,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     progress: Progress = Progress()
     pausing: bool = False
     """A pause was asked for and the boundary is not reached yet."""
-    terms: int = 0
+    terms: Whole = 0
     """Number of the newest term handed out."""
     first_term: int = 0
     """Everything of a lower term is of an earlier job that had this id and was deleted; it does not count here."""
@@ -152,7 +153,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Its deadline has passed while it had not ended, and that was told."""
     pinned: Pinned = Pinned()
     """What `scale` asked for; it holds through pauses and restarts, until `scale --auto`."""
-    workers_named: int = 0
+    workers_named: Whole = 0
     """Trainers started over the job's life; the next one's id has this number."""
     secret: str = ""
     """Proves to the data plane that a process belongs to this job; never shown."""

@@ -81,7 +81,7 @@ def dial(
         sock.settimeout(timeout_s)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
-        sock.connect((host, port))
+        _connect(sock, host, port)
         magic, version, challenge = _GREETING.unpack(_read(sock, _GREETING.size, deadline))
         if magic != _MAGIC:
             raise ProtocolError(f"{peer} at {host}:{port} does not speak the protocol of elps")
@@ -169,6 +169,13 @@ def _proven(
         knows_not = f"{hello.sender} does not know the secret of job {hello.job}"
         raise _Unproven(lacks if found is None else knows_not, "later")
     return hello, secret
+
+
+def _connect(sock: socket.socket, host: str, port: int) -> None:
+    try:
+        sock.connect((host, port))
+    except (TypeError, ValueError, OverflowError) as error:  # an address that is none
+        raise OSError(str(error)) from None
 
 
 def _refusal(who: str, answer: bytes) -> Refused:

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from elps.contracts.codec import decode, encode
+from elps.contracts.codec import encode
 from elps.contracts.errors import InvalidDocument, RetryLater
 from elps.contracts.ids import JobId, ShardId
 from elps.contracts.messages import (
@@ -22,7 +22,6 @@ from elps.contracts.messages import (
     DropJob,
     HostJob,
     ShardBeat,
-    ShardCommand,
 )
 from elps.contracts.topology import (
     COMMANDS,
@@ -41,6 +40,7 @@ from elps.psshard.bridge import Bridge
 from elps.psshard.core.backlog import bodies, by_job
 from elps.psshard.core.pacing import Pace
 from elps.psshard.hosting import Hosting
+from elps.psshard.intake import read_order
 from elps.psshard.listener import Listener
 from elps.psshard.settings import Addresses, Settings, addresses, drawn_id, own_address
 from elps.runtime.emulating import SHARDS, Machine, opened, slowdown_for
@@ -143,7 +143,7 @@ class ShardService:
             await asyncio.sleep(DRAIN_LOOK_S)
 
     async def _command(self, delivery: Delivery, hosting: Hosting) -> None:
-        command: ShardCommand = decode(delivery.body, ShardCommand)  # type: ignore[arg-type]  # a union
+        command = read_order(delivery.body)
         if not self._obedience.owed_to(command):
             return
         match command:

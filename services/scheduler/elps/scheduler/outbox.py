@@ -179,7 +179,8 @@ class Outbox:
                     _, writer = await asyncio.open_connection(probe.host, probe.port)
             except ConnectionRefusedError:
                 self._feed(ShardRefused(probe.shard, probe.incarnation))
-            except OSError as error:  # out of reach, or slow: that says nothing of the process
+            except (OSError, ValueError) as error:
+                # out of reach, slow, or an address that is none: that says nothing of the process
                 log.debug("probe_failed", shard=probe.shard, error=str(error))
             else:
                 writer.close()

@@ -7,11 +7,12 @@ import os
 import socket
 import uuid
 from importlib.metadata import version
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import structlog
 
 from elps.contracts import topology
+from elps.contracts.beats import read_beat
 from elps.contracts.codec import decode, encode
 from elps.contracts.epoch import Charge
 from elps.contracts.errors import InvalidDocument, RetryLater
@@ -19,7 +20,6 @@ from elps.contracts.messages import (
     AgentBeat,
     IterationTimings,
     JobCommand,
-    MemberMessage,
     PolicyCommand,
     Reply,
     ScaleCommand,
@@ -194,7 +194,7 @@ class Serving:
         return Moment(self._clock.monotonic(), self._clock.time())
 
     async def _on_member(self, delivery: Delivery) -> None:
-        message = decode(delivery.body, cast(type[MemberMessage], MemberMessage))
+        message = read_beat(delivery.body)
         match message:
             case ShardBeat():
                 self._in_charge.obeyed(message.obeys)

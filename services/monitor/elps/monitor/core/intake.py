@@ -5,11 +5,11 @@ Everything wrong raises `InvalidDocument`, so the bus buries the message with th
 
 from __future__ import annotations
 
+from elps.contracts import beats
 from elps.contracts.codec import decode
 from elps.contracts.errors import InvalidDocument
 from elps.contracts.ids import id_problem, parse_job_id
 from elps.contracts.messages import (
-    AgentBeat,
     IterationRow,
     IterationRows,
     JobEvent,
@@ -31,17 +31,11 @@ MAX_EVENT_ID = 64
 
 def read_beat(body: bytes) -> MemberMessage:
     """A member's heartbeat."""
-    beat: MemberMessage = decode(body, MemberMessage)  # type: ignore[arg-type]
+    beat = beats.read_beat(body)
     if isinstance(beat, ShardBeat):
-        _require(id_problem(beat.shard), "shard")
         for hosted in beat.jobs:
-            _require(id_problem(hosted.job), "job")
             if hosted.progress is not None:
                 _names(hosted.progress.metrics, "metrics")
-    elif isinstance(beat, AgentBeat):
-        _require(id_problem(beat.agent), "agent")
-        for trainer in beat.trainers:
-            _require(id_problem(trainer.job), "job")
     return beat
 
 

@@ -41,7 +41,9 @@ def orders(book: Book) -> Iterator[tuple[Topic, Send]]:
     """All that is to be said now: first what shall end, then what shall be."""
     claims = book.claims()
     for member, _ in book.pool.members():
-        for holding, term in sorted(book.pool.unclaimed(member, claims.get(member, {})).items()):
+        for holding, term in sorted(
+            book.pool.unclaimed(member, claims.get(member, {})).items(), key=_by_name
+        ):
             yield _end(book, member, holding, term)
     for record, allocation, live, reign in book.holding():
         yield from _older_terms(book.pool, record.id, allocation)
@@ -177,3 +179,9 @@ def _start(
             yield Topic(agent_id, "start", record.id, worker), Send(agent_id, message)
         elif running != allocation.term:  # only after the store forgot that this name was given out
             yield _end(book, agent_id, Holding(record.id, worker), running)
+
+
+def _by_name(unclaimed: tuple[Holding, Term]) -> tuple[str, str]:
+    """Jobs before trainers: a member may be heard as a shard and as an agent, if two have the same name."""
+    holding = unclaimed[0]
+    return holding.job, holding.worker or ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import structlog
 
 from elps.contracts.codec import encode
 from elps.contracts.errors import InvalidDocument
-from elps.contracts.ids import JobId, id_problem
+from elps.contracts.ids import JobId, id_problem, worker_id_problem
 from elps.contracts.messages import StartTrainer, StopTrainer, TrainerStatus
 from elps.runtime.processes import describe_exit, rss_bytes
 from elps.runtime.service import Clock
@@ -52,7 +51,6 @@ ORPHAN_S = 2.0
 """How long a trainer may outlive its zygote; the kernel ends it with it."""
 RETRY_S, MAX_RETRY_S = 0.2, 10.0
 """Wait before a new zygote; doubled for each one that did not get ready."""
-_WORKER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
 
 @dataclass
@@ -320,7 +318,7 @@ def _check_ids(command: StartTrainer | StopTrainer) -> None:
     problems = []
     if problem := id_problem(command.job):
         problems.append(f"job: {problem}")
-    if not _WORKER_ID.fullmatch(command.worker):
-        problems.append(f"worker: {command.worker[:40]!r} is not an identifier")
+    if problem := worker_id_problem(command.worker):
+        problems.append(f"worker: {problem}")
     if problems:
         raise InvalidDocument("command", problems)
