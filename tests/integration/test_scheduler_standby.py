@@ -8,15 +8,19 @@ from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
-from scheduler_stack import ENV, Stack, running_stack
+from scheduler_stack import BOUND_S, ENV, Stack, running_stack
 
 from elps.contracts import topology
 from elps.contracts.codec import encode
 from elps.contracts.epoch import Charge
+from elps.contracts.errors import Superseded
+from elps.contracts.ids import JobId
 from elps.contracts.state import JobState
-from elps.messaging.memory import MemoryBus
-from elps.runtime.service import Context
+from elps.messaging.memory import MemoryBroker, MemoryBus
+from elps.runtime.service import Context, SystemClock
 from elps.scheduler.app import Scheduler, create
+from elps.scheduler.charge import InCharge
+from elps.storage.memory import MemoryStore
 
 
 @pytest.fixture
@@ -96,3 +100,25 @@ async def test_a_chosen_policy_outlives_the_scheduler_and_jobs_are_explained(sta
     lines = (await stack.ask("explain", job="one")).lines
     assert "1 worker (1 on a1)" in " ".join(lines)
     assert not (await stack.ask("explain", job="two")).ok
+
+
+async def test_one_that_was_followed_removes_no_keys_and_no_record() -> None:
+    store, broker = MemoryStore(), MemoryBroker()
+    old, new = (InCharge(store, MemoryBus(broker), SystemClock()) for _ in range(2))
+    job = JobId("again")  # it was deleted, and its id has been used again since
+    keys = [topology.term_key(job), topology.manifests_key(job)]
+    async with asyncio.timeout(BOUND_S):
+        await old.come()
+        await old.leave()
+        await new.come()
+    await store.hash_put(topology.JOB_INDEX, job, b"record")
+    for key in keys:
+        await store.hash_put(key, "f", b"x")
+    with pytest.raises(Superseded):
+        await old.remove(keys)
+    with pytest.raises(Superseded):
+        await old.remove_fields(topology.JOB_INDEX, [job])
+    assert len([key async for key in store.scan("elps:job")]) == 3
+    await new.remove(keys)
+    await new.remove_fields(topology.JOB_INDEX, [job])
+    assert not [key async for key in store.scan("elps:job")]
