@@ -16,7 +16,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from monitor_served import WAIT_S, Stack, record, running
 from rows import iteration_row
 
-FEW, MANY = 4, 60
+from elps.contracts import topology
+from elps.contracts.codec import encode
+
+FEW, MANY = 3, 60
 """Requests of each operation, drawn from what its description allows, and as many from what it does not."""
 TOKEN = "open sesame"
 PATHS = 12
@@ -51,6 +54,8 @@ def served(env: dict[str, str] | None = None) -> Iterator[str]:
 
 
 async def fill(stack: Stack) -> None:
+    """A job of which the store knows as well, so that it stays however long it takes."""
+    await stack.store.hash_put(topology.JOB_INDEX, "j", encode(record()))
     await stack.change(record())
     await stack.beats(stack.monitor.desk.version)
     await stack.rows("j", *(iteration_row(i, workers=2) for i in range(5)))
