@@ -117,6 +117,7 @@ def check(operation: Any, mode: Any, asked: Asked, examples: int) -> None:
     sent()
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=pytest.mark.thorough)])
 def test_answers_are_as_described_to_whatever_is_asked(examples: int) -> None:
     with served() as url:
