@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import msgspec
@@ -31,13 +31,14 @@ from elps.storage.port import Store
 log = structlog.get_logger(__name__)
 M = TypeVar("M")
 
+NOT_ASKED = "not asked yet"
 REPEATS = 4096
 """Message ids remembered: a repeat comes soon after its first, when a connection was lost."""
 ENVELOPE_BYTES = 1024
 PASS_ON_S = 0.5
 """Rows wait no longer for a broker that does not take the timings in them."""
 HISTORY_S = 5.0
-"""What was kept of a history is waited for so long; then what there is is told."""
+"""What was kept of a history is waited for so long."""
 FRESH_S = 0.5
 """A job that is known is told without waiting for the store any longer."""
 
@@ -55,7 +56,7 @@ class Desk:
         )
         self.histories = Histories(state, store)
         self.started_s = clock.monotonic()
-        self.store_problem: str | None = "not asked yet"
+        self.store_problem: str | None = NOT_ASKED
         self.refused: dict[str, int] = {
             "members": 0,
             "events": 0,
@@ -126,7 +127,7 @@ class Desk:
     async def answer(self, query: Query) -> bytes:
         """The JSON that answers a checked query.
 
-        Raises `UnknownJob`, and `RetryLater` when the store must be asked and is away.
+        Raises `UnknownJob`, and `RetryLater` when the store must be asked and is away, or takes long.
         """
         return orjson.dumps(await self.ask(query))
 
@@ -224,15 +225,23 @@ class Desk:
                 raise
 
     async def _read_history(self, job: JobId) -> None:
-        with contextlib.suppress(RetryLater, TimeoutError):
-            async with asyncio.timeout(HISTORY_S if self.store_problem is None else FRESH_S):
-                await self.histories.restore(job)
+        await self._read_kept(self.histories.restore(job), f"the history of job {job}")
 
     async def read_events(self) -> None:
-        """Have the events of earlier runs, if the store tells them in time."""
-        with contextlib.suppress(RetryLater, TimeoutError):
-            async with asyncio.timeout(FRESH_S):
-                await self.histories.restore_events()
+        """Have the events of earlier runs. Raises `RetryLater` when that takes long."""
+        await self._read_kept(self.histories.restore_events(), "what happened before this start")
+
+    async def _read_kept(self, reading: Coroutine[Any, Any, None], what: str) -> None:
+        """While the store is away what there is must do; else nobody is told a part for the whole."""
+        away = self.store_problem not in (None, NOT_ASKED)
+        try:
+            async with asyncio.timeout(FRESH_S if away else HISTORY_S):
+                await reading
+        except RetryLater:
+            return
+        except TimeoutError:
+            if not away:
+                raise RetryLater(f"{what} is still being read from the store: ask again") from None
 
     def _record(self, key: str, body: bytes) -> JobRecord | None:
         try:

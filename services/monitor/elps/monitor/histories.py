@@ -100,7 +100,7 @@ class Histories:
                     job.restored = False  # the id is used again
                 if self._in_charge:
                     await self._store.delete([topology.history_key(job_id)])
-                del lapsed[job_id]
+                lapsed.pop(job_id, None)
 
     async def _save(self, job: Job) -> None:
         async with self._lock:

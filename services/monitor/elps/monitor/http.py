@@ -159,7 +159,10 @@ def _flows(api: APIRouter, desk: Desk, readers: Readers) -> None:
     """What is no question: events as they come, and the scrape."""
     described: dict[int | str, dict[str, Any]] = {
         200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
-        503: {"model": views.Problem, "description": "Too many readers"},
+        503: {"model": views.Problem, "description": "Too many readers, or the store takes long"},
+    }
+    late: dict[int | str, dict[str, Any]] = {
+        503: {"model": views.Problem, "description": "The store takes long"}
     }
 
     @api.get("/api/events", response_class=StreamingResponse, responses=described)
@@ -173,7 +176,7 @@ def _flows(api: APIRouter, desk: Desk, readers: Readers) -> None:
         stream = readers.open(last_event_id, job)
         return StreamingResponse(stream, headers=_FRESH, media_type="text/event-stream")
 
-    @api.get("/api/events/recent", response_model=views.EventsView)
+    @api.get("/api/events/recent", response_model=views.EventsView, responses=late)
     async def recent(job: JobFilter = None, after: After = "", limit: Limit = 1000) -> Response:
         """Events that the monitor holds, from the oldest or from after one that was seen on.
 
