@@ -25,6 +25,7 @@ from elps.contracts.beats import read_beat
 from elps.contracts.codec import decode, encode
 from elps.contracts.errors import InvalidDocument
 from elps.contracts.messages import AgentBeat, JobCommand, Query, Reply, ShardBeat
+from elps.messaging import receiving
 from elps.messaging.amqp import AmqpBus
 from elps.messaging.port import DEAD_QUEUE, QUEUE_HEADER, REASON_HEADER, Delivery, Queue
 from elps.monitor.app import create as monitor
@@ -36,7 +37,7 @@ from elps.worker.app import WorkerAgent
 
 pytestmark = pytest.mark.integration
 
-BOUND_S = 30.0
+BOUND_S = 60.0
 SEED = 4
 ROUND = 500
 """Messages until it is looked whether all went on: far fewer than any queue drops the oldest of."""
@@ -172,6 +173,25 @@ async def everything(url: str) -> AsyncIterator[Stack]:
     assert ends == [None] * len(ends)
 
 
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Errors that a handler did not expect of a message, though it may have done with it at the next try."""
+    seen: list[str] = []
+
+    class Log:
+        """Stands for the log of all that is received."""
+
+        def warning(self, event: str, **fields: Any) -> None:
+            if event == "handler_failed" and not str(fields["error"]).startswith("RetryLater"):
+                seen.append(str(fields))
+
+        def __getattr__(self, name: str) -> Callable[..., None]:
+            return lambda *_, **__: None
+
+    monkeypatch.setattr(receiving, "log", Log())
+    return seen
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "count",
@@ -182,7 +202,7 @@ async def everything(url: str) -> AsyncIterator[Stack]:
     ],
 )
 async def test_broken_messages_are_dead_with_their_reason_and_everything_goes_on(
-    count: int, fresh_amqp_url: str, tmp_path: Path
+    count: int, fresh_amqp_url: str, tmp_path: Path, faults: list[str]
 ) -> None:
     trap = tmp_path / "executed"
     armoury = Armoury(SEED, trap, QUIET)
@@ -214,7 +234,8 @@ async def test_broken_messages_are_dead_with_their_reason_and_everything_goes_on
         assert all(reason and reason != "twice" for reason in reasons)
         assert sum(bus.stats.dead_lettered for bus in stack.buses.values()) >= len(reasons)
         for name, bus in stack.buses.items():
-            assert (bus.stats.failed, bus.stats.reconnects) == (0, 0), name
+            assert bus.stats.reconnects == 0, name
+        assert faults == []
         assert not trap.exists()
         await stack.until(lambda: len(asyncio.all_tasks()) <= tasks + 5, "the end of all handlers")
         await stack.until(lambda: descriptors() <= files + 4, "the end of all connections")
