@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 from scheduler_desk import Desk
 
-from elps.contracts.state import Progress
-from elps.scheduler.core.facts import LOOK_S, all_facts
+from elps.contracts.epoch import Term
+from elps.contracts.ids import JobId, WorkerId
+from elps.contracts.messages import TrainerStatus
+from elps.contracts.state import JobState, Progress
+from elps.scheduler.core.facts import LOOK_S, WAITS_S, all_facts
+from elps.scheduler.core.fifo import Fifo
 from elps.scheduler.core.policies import POLICIES
+from elps.scheduler.core.policy import Decision, Facts
 
 
 def busy(number: int, policy: str = "eps", waiting: int = 0) -> Desk:
@@ -73,3 +78,47 @@ def test_a_heartbeat_costs_no_more_at_rest_than_under_a_policy_that_resizes_noth
         assert desk.core.book.asked_at > desk.time - LOOK_S or name == "fifo"
         costs.append(calls(lambda desk=desk: desk.agent("a00")))  # type: ignore[misc]
     assert costs[1] < 1.2 * costs[0]
+
+
+class Counting(Fifo):
+    """How often it is asked."""
+
+    times = 0
+
+    def decide(self, facts: Facts) -> Decision:
+        self.times += 1
+        return super().decide(facts)
+
+
+def test_while_a_job_waits_heartbeats_without_news_do_not_have_the_policy_asked_each_time() -> None:
+    desk = busy(3, "fifo", waiting=1)
+    policy = desk.core.policy = Counting()
+
+    def asked(what: Callable[[], object]) -> int:
+        before = policy.times
+        what()
+        return policy.times - before
+
+    desk.wait(1)
+    assert asked(lambda: [desk.agent(f"a{n:02}") for n in range(3)]) == 0
+    desk.time += 2 * WAITS_S
+    assert asked(lambda: [desk.shard(f"s{n:02}") for n in range(3)]) == 1
+    assert asked(lambda: desk.agent("a03", slots=0)) == 1, "who joins is news"
+    assert asked(lambda: desk.submit("q01")) >= 1
+    assert asked(lambda: desk.agent("a00", slots=2)) >= 1
+    assert desk.state("q00") is JobState.QUEUED, "there is no shard for it"
+    desk.shard("s03", slots=1)
+    assert desk.state("q00") is JobState.STARTING, "and then at once"
+
+
+def test_slots_that_are_not_cleared_in_time_are_not_waited_for_by_who_comes_later() -> None:
+    desk = Desk()
+    desk.shard()
+    strange = TrainerStatus(
+        job=JobId("x"), term=Term(1, 1), worker=WorkerId("x-w1"), state="running"
+    )
+    desk.agent("a1", slots=2, trainers=[strange])
+    desk.wait(desk.core.bounds.clearing_s + 2)
+    desk.submit(workers={"min": 1, "max": 2})
+    assert desk.state() is JobState.STARTING
+    assert len(desk.workers()) == 1

@@ -73,6 +73,9 @@ class Book:
         self.retention = Retention()
         self.started_at = now.mono  #: forgiven like all deadlines after deafness
         self.asked_at = -math.inf  #: when the policy was last asked although no job wanted anything
+        self.served_at = -math.inf  #: when it was last asked since jobs wanted something
+        self.heeded = -1  #: `news` as it was then
+        self._changes = 0
         self.resizes = False  #: the policy changes the size of jobs that run
         self.echo_at: float | None = None  #: when the own heartbeat last came back
         self.attempts = 0
@@ -144,6 +147,15 @@ class Book:
                 claims.setdefault(agent, {})[Holding(job, WorkerId(f"+{n}"))] = None
         return claims
 
+    @property
+    def news(self) -> int:
+        """Grows with each change of what a policy may be waiting for; what only time brings is not counted."""
+        return self._changes + self.pool.changes
+
+    def changed(self) -> None:
+        """Something of that kind has changed which is in no record."""
+        self._changes += 1
+
     def discovers(self, now: Moment) -> bool:
         """Whether the scheduler has started just now, so that members may be there that were not heard yet."""
         return now.mono - self.started_at < self.bounds.settle_s
@@ -161,13 +173,15 @@ class Book:
         self.update(record, now)
         self._publish(record, record.state.value, record.reason, record.changed_at, record.state)
 
-    def update(self, record: JobRecord, now: Moment) -> None:
-        """Replace a record whose state is as before, and have it stored."""
+    def update(self, record: JobRecord, now: Moment, *, news: bool = True) -> None:
+        """Replace a record whose state is as before, and have it stored; `news`: more than progress and a reason."""
         old = self.records.get(record.id)
         if (old is None or old.allocation is None) != (record.allocation is None):
             self._holders = None
+        if old is None or old.allocation is not record.allocation:
+            self._claims = None
         self.records[record.id] = record
-        self._claims = None
+        self._changes += news
         if live := self.live.get(record.id):
             live.written_at, live.unwritten = now.mono, False
         self.out.append(WriteRecord(record))
@@ -221,14 +235,14 @@ class Book:
         if place is not None:
             self.reserved_places[job] = None
         self._claims = None
+        self._changes += 1
 
     def explain(self, job: JobId, reason: str, now: Moment) -> None:
         """Give another reason for the state that a job is in; the record tells it, it is no event."""
         record = self.records[job]
         if record.reason != shortened(reason, REASON_CHARACTERS):
-            self.update(
-                msgspec.structs.replace(record, reason=shortened(reason, REASON_CHARACTERS)), now
-            )
+            told = msgspec.structs.replace(record, reason=shortened(reason, REASON_CHARACTERS))
+            self.update(told, now, news=False)
 
     def observe(
         self, job: JobId, now: Moment, progress: Progress | None = None, reason: str | None = None
@@ -244,7 +258,7 @@ class Book:
             self.records[job] = msgspec.structs.replace(record, progress=progress, reason=reason)
             live.unwritten = True
         if live.unwritten and now.mono - live.written_at >= self.bounds.progress_s:
-            self.update(self.records[job], now)
+            self.update(self.records[job], now, news=False)
 
     def dismiss(
         self, job: JobId, worker: WorkerId, reason: str, now: Moment, *, spared: bool = False

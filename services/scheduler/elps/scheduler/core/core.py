@@ -145,6 +145,7 @@ class Core:
             reply = Reply(ok=True, reason=f"{self.policy.name} before, {name} from now on")
             self.policy = self._with_groups(POLICIES[name])
             self.book.resizes = self.policy.resizes
+            self.book.changed()
             self.book.out.append(KeepPolicy(name))
             self.book.note("policy_chosen", policy=name)
         self.book.answer(request, reply)

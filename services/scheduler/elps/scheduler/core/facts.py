@@ -23,6 +23,8 @@ from elps.scheduler.core.policy import (
 
 LOOK_S = 0.5
 """While no job wants anything, a policy that resizes is asked so often."""
+WAITS_S = 0.05
+"""While one does, and nothing has changed but time: heartbeats come by the hundred a second."""
 
 
 def facts_of(book: Book, policy: Policy, now: Moment) -> Facts | None:
@@ -31,8 +33,11 @@ def facts_of(book: Book, policy: Policy, now: Moment) -> Facts | None:
 
 
 def _due(book: Book, policy: Policy, now: Moment) -> bool:
-    """Whether a job wants something, or one that resizes has not been asked for long."""
+    """Whether there is news for jobs that want something, or the policy has not been asked for long."""
     if any(True for _ in _waiting(book)) or any(True for _ in _lacking(book)):
+        if book.news == book.heeded and now.mono - book.served_at < WAITS_S:
+            return False
+        book.served_at, book.heeded = now.mono, book.news
         return True
     if not policy.resizes or now.mono - book.asked_at < LOOK_S:
         return False

@@ -20,6 +20,8 @@ TRAINING = "training"
 
 def led(book: Book, job: JobId, live: Live, reign: Reign, hosted: HostedJob, now: Moment) -> None:
     """What the leader says of its job."""
+    if reign.sent_away or reign.lead is None or _state(reign.lead) != _state(hosted):
+        book.changed()
     reign.lead, reign.sent_away = hosted, False
     reign.cut_off = {s: reign.cut_off.get(s, now.mono) for s in hosted.unreachable}
     for shard in hosted.unreachable:
@@ -44,6 +46,11 @@ def led(book: Book, job: JobId, live: Live, reign: Reign, hosted: HostedJob, now
             if job not in book.live:
                 return
     _phase(book, job, live, hosted, now)
+
+
+def _state(hosted: HostedJob) -> object:
+    """What of a leader's word decides what the job can be given or give up."""
+    return hosted.phase, hosted.ready, hosted.holders, hosted.obeys
 
 
 def _batches(book: Book, job: JobId, live: Live, hosted: HostedJob) -> None:

@@ -103,6 +103,7 @@ class Pool:
     def __init__(self) -> None:
         self.shards: dict[ShardId, Shard] = {}
         self.agents: dict[AgentId, Agent] = {}
+        self.changes = 0  #: how often what may be free has changed
         self.ghosts: dict[
             MemberId, dict[Holding, Ghost]
         ] = {}  #: of members living and lost, none of them empty
@@ -115,6 +116,7 @@ class Pool:
         """Take a shard's heartbeat."""
         seen = self._judge(beat.shard, beat, beat.shard in self.shards)
         if seen is not Seen.STALE:
+            before = self.shards.get(beat.shard)
             self.shards[beat.shard] = Shard(
                 incarnation=beat.incarnation,
                 seq=beat.seq,
@@ -127,12 +129,14 @@ class Pool:
                 jobs={hosted.job: hosted for hosted in beat.jobs},
             )
             self._exorcise(beat.shard)
+            self.changes += _offers(before) != _offers(self.shards[beat.shard])
         return seen
 
     def agent_beaten(self, beat: AgentBeat, now: float) -> Seen:
         """Take an agent's heartbeat."""
         seen = self._judge(beat.agent, beat, beat.agent in self.agents)
         if seen is not Seen.STALE:
+            before = self.agents.get(beat.agent)
             self.agents[beat.agent] = Agent(
                 incarnation=beat.incarnation,
                 seq=beat.seq,
@@ -147,6 +151,7 @@ class Pool:
                 kind=beat.kind,
             )
             self._exorcise(beat.agent)
+            self.changes += _offers(before) != _offers(self.agents[beat.agent])
         return seen
 
     def members(self) -> Iterator[tuple[MemberId, Member]]:
@@ -166,6 +171,7 @@ class Pool:
 
     def remove(self, member: MemberId) -> None:
         """Count a member as gone, with all it held."""
+        self.changes += 1
         self.shards.pop(ShardId(member), None)
         self.agents.pop(AgentId(member), None)
         for key in [k for k in self._clearing if k[0] == member]:
@@ -229,18 +235,23 @@ class Pool:
         claimed = claims.get(member, {})
         return max(0, known.slots - len(claimed) - len(self.unclaimed(member, claimed)))
 
+    def count_clearing(self, member: MemberId, claims: Claims, now: float) -> None:
+        """Count from now on how long a member takes to clear what nobody gave it (any more)."""
+        claimed = claims.get(member, {})
+        for holding in self.unclaimed(member, claimed):
+            self._clearing.setdefault((member, holding), now)
+        for key in [k for k in self._clearing if k[0] == member and k[1] in claimed]:
+            del self._clearing[key]
+
     def clearing(self, member: MemberId, claims: Claims, now: float, patience_s: float) -> int:
         """Slots that will be free within moments; those that are not so within `patience_s` do not count."""
         known = self.member(member)
         if known is None or known.leaving:
             return 0
+        self.count_clearing(member, claims, now)
         claimed = claims.get(member, {})
-        count = 0
-        for holding in self.unclaimed(member, claimed):
-            since = self._clearing.setdefault((member, holding), now)
-            count += now - since <= patience_s
-        for key in [k for k in self._clearing if k[0] == member and k[1] in claimed]:
-            del self._clearing[key]
+        since = [self._clearing[member, holding] for holding in self.unclaimed(member, claimed)]
+        count = sum(now - at <= patience_s for at in since)
         return min(count, max(0, known.slots - len(claimed)))
 
     def overcommitted(self, claims: Claims) -> list[str]:
@@ -283,6 +294,7 @@ class Pool:
     def _exorcise(self, member: MemberId) -> None:
         """A heartbeat is there: it speaks for itself about all that the member was told to end."""
         left = {h: ghost for h, ghost in self.ghosts.get(member, {}).items() if not ghost.told}
+        self.changes += len(left) != len(self.ghosts.get(member, {}))
         if left:
             self.ghosts[member] = left
         else:
@@ -295,6 +307,13 @@ class Pool:
             if k[0] == member and k[1] not in known.reported and k[1] not in left
         ]:
             del self._clearing[key]
+
+
+def _offers(member: Member | None) -> object:
+    """What its free slots follow from, besides claims and ghosts."""
+    if member is None:
+        return None
+    return member.incarnation, member.slots, member.leaving, member.reported.keys()
 
 
 def _first_absent(past: Mapping[MemberId, _Past], present: Iterable[MemberId]) -> list[MemberId]:

@@ -37,6 +37,7 @@ def shard_beaten(book: Book, beat: ShardBeat, now: Moment) -> None:
         _hosted(book, beat.shard, hosted, now)
     for job, refusal in beat.refused.items():
         _refused(book, beat.shard, job, refusal, now)
+    book.pool.count_clearing(beat.shard, book.claims(), now.mono)
     for record, allocation, _, reign in book.holding():
         if beat.shard in reign.hosted and _term(shown.get(record.id)) != allocation.term:
             why = f"shard {beat.shard} no longer holds the job"
@@ -117,6 +118,7 @@ def agent_beaten(book: Book, beat: AgentBeat, now: Moment) -> None:
                 break
         for worker, how in _gone(reign, beat.agent, shown).items():
             _retired(book, record.id, reign, worker, how, now)
+    book.pool.count_clearing(beat.agent, book.claims(), now.mono)
 
 
 def _trainer_shown(
