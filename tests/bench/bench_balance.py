@@ -33,6 +33,11 @@ from elps.balance import (
 )
 from elps.balance.arrays import NEW, FloatArray
 from elps.balance.observing import Circumstances
+from elps.contracts.codec import parse_job
+from elps.contracts.ids import WorkerId
+from elps.psshard.core.batches import Batches
+from elps.stream.interval import Interval
+from elps.tasks.opening import open_job
 
 JOBS = (1, 2, 3)
 POLICIES = ("last+proportional", "average", "median", "narx", "line", "leader-straggler", "lb-bsp")
@@ -227,11 +232,45 @@ def decision_times(repeats: int) -> None:
             )
 
 
+def change_costs(sizes: int, again: int = 4) -> None:
+    """A gradient at a size that was not computed before, over those at the same size after it; and taking a plan."""
+    document = {
+        "id": "j", "task": "mlp", "iterations": 1, "data": {"source": "digits"},
+        "batch": {"global": 512}, "task_args": {"hidden": [256]},
+    }  # fmt: skip
+    job = open_job(parse_job(document), {})
+    params, order = np.asarray(job.initial()), job.order()
+    gradient, rng = np.zeros_like(params), np.random.default_rng(1)
+
+    def computed(samples: int) -> float:
+        began = time.perf_counter()
+        job.gradient(params, Interval(0, samples), order, gradient)
+        return (time.perf_counter() - began) / samples
+
+    for _ in range(10):
+        computed(256)  # what is only slow once
+    taken = [[computed(n) for _ in range(1 + again)] for n in rng.integers(100, 500, sizes)]
+    first, later = (
+        median([t[0] for t in taken]),
+        median([t for each in taken for t in each[1:]]),
+    )
+    emit("balance.change.first", first / later, "x at the same size later", sizes=sizes)
+    workers, batches, took_s = [WorkerId(f"w{i}") for i in range(64)], Batches(), []
+    for number in range(1, 1 + sizes):
+        began = time.perf_counter()
+        batches.plan(number, {w: 10 + i * number % 7 for i, w in enumerate(workers)})
+        batches.shares(workers)
+        took_s.append(time.perf_counter() - began)
+    emit("balance.change.taken", median(took_s) * 1e6, "µs", workers=len(workers))
+
+
 def main() -> None:
     """Run all."""
     full = arguments(__doc__ or "").full
     say("balance: what a decision takes")
     decision_times(200 if full else 80)
+    say("balance: what a change costs")
+    change_costs(200 if full else 60)
     say("balance: recorded jobs")
     recorded_gains()
     say("balance: emulated clusters")

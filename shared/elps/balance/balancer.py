@@ -84,7 +84,7 @@ class Balancer:
         self._policy = policy or Policy()
         self._known = Knowledge(self._policy.predictor or "average", self._policy.seed)
         self._steps = LeaderStraggler()
-        self._gate = Gate(self._policy.change_cost_s)
+        self._gate = Gate()
         self._idlers = Idlers()
         self._tail = TailGate()
         self._extra_s = ROUND_TRIP_S  #: what a tail lease costs beside what its samples take

@@ -1,13 +1,15 @@
-"""Whether new batches are worth having: a dead band, a price, and a trial on paper.
+"""Whether new batches are worth having: a dead band, and a trial on paper.
 
 Any forecast differs a little from the last, and the batches that fit it with it. Following each would make batches
 flap without gain, and fitted noise makes the next iteration longer. So a change must
 
-1. promise more than the dead band, `BAND` (`FINE` while such changes have been proven right, see 3);
-2. be worth its price: what it saves over `HORIZON` iterations is more than what it costs;
-3. and either promise so much that noise cannot be the cause (`SURE`, or `SIGMAS` times the error of forecasts), or come
+1. promise more than the dead band, `BAND` (`FINE` while such changes have been proven right, see 2);
+2. and either promise so much that noise cannot be the cause (`SURE`, or `SIGMAS` times the error of forecasts), or come
    from a source that has been right: both the batches proposed and those that would have stayed are tried on every
    following iteration's true speeds, whichever was taken, and lately the proposed ones must have been better.
+
+It has no price: where a plan only says how the coming iteration is cut, a change by itself costs nothing
+(docs/balance.md).
 """
 
 from __future__ import annotations
@@ -17,8 +19,6 @@ from dataclasses import dataclass
 BAND = 0.02
 """Relative gain below which nothing changes."""
 FINE = 0.01
-HORIZON = 10
-"""Iterations for which a change is reckoned to hold."""
 SURE, SIGMAS = 0.15, 4.0
 PROVEN = 0.005
 """Mean relative gain on paper, at least."""
@@ -42,8 +42,7 @@ class Verdict:
 class Gate:
     """Remembers how trials on paper ended."""
 
-    def __init__(self, change_cost_s: float = 0.0) -> None:
-        self._cost_s = change_cost_s
+    def __init__(self) -> None:
         self._mean = 0.0  #: relative gain of proposals over staying, on true speeds
         self._spread = 0.0  #: usual distance from that mean
         self._trials = 0
@@ -72,8 +71,6 @@ class Gate:
         proven = self._trials >= TRIALS and self._mean >= sure
         if gain <= (FINE if proven else BAND):
             return Verdict(False, f"kept: only {max(gain, 0):.1%} to gain, within the dead band")
-        if (now_s - proposed_s) * HORIZON <= self._cost_s:
-            return Verdict(False, f"kept: to gain {gain:.1%} costs more than it saves")
         if proven or gain > max(SURE, SIGMAS * noise):
             expected = f"{proposed_s:.3g} s expected in place of {now_s:.3g} s"
             return Verdict(True, f"changed: {expected}")

@@ -19,8 +19,6 @@ class Policy:
     """A worker that would make iterations longer gets nothing."""
     may_tail: bool = True
     """Part of the batch may be held back when that pays (not with ``deterministic``, nor under ``ssp`` and ``asp``)."""
-    change_cost_s: float = 0.0
-    """What a change of the plan costs the job."""
     seed: int = 0
     """Of the hidden weights of NARX."""
 
