@@ -97,7 +97,7 @@ class Desk:
         self.seq += 1
         beat = AgentBeat(
             agent=AgentId(name), seq=kept.get("seq", self.seq), host="h", pid=1, version="v",
-            leaving=kept.get("leaving", False),
+            leaving=kept.get("leaving", False), kind=kept.get("kind", ""),
             **{k: kept[k] for k in ("incarnation", "slots", "trainers")},
         )  # fmt: skip
         self.feed(AgentBeaten(beat))

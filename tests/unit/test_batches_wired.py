@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from scheduler_desk import Desk, reborn
 
@@ -20,23 +20,23 @@ BATCH = 96
 class Wired:
     """A job on an agent for each of its workers, of such speeds in samples a second; and what its leader keeps."""
 
-    def __init__(self, *speeds: float, most: int = 8, **batch: Any) -> None:
+    def __init__(self, *speeds: float, kinds: Sequence[str] = (), most: int = 8) -> None:
         self.desk, self.batches, self.iteration = Desk(), Batches(), 0
         self.n = self.redone = 0
         self.speeds: list[float] = [*speeds]
         self.desk.shard()
         for i in range(len(speeds)):
-            self.desk.agent(f"a{i + 1}")
-        document = {"batch": {"global": BATCH, **batch}, "workers": {"min": 1, "max": most}}
+            self.desk.agent(f"a{i + 1}", kind=kinds[i] if kinds else "")
+        document = {"batch": {"global": BATCH}, "workers": {"min": 1, "max": most}}
         self.desk.submit("j", iterations=100_000, **document)
         self._start_trainers()
         self.beat()
 
-    def join(self, speed: float, hear: bool = True) -> WorkerId:
+    def join(self, speed: float, hear: bool = True, kind: str = "") -> WorkerId:
         """An agent more, and the job's trainer on it; the leader says so unless it is not to be heard."""
         before = {*self.ready}
         self.speeds.append(speed)
-        self.desk.agent(f"a{len(self.speeds)}")
+        self.desk.agent(f"a{len(self.speeds)}", kind=kind)
         wish = ScaleCommand(job="j", workers=len(self.speeds))
         assert self.desk.answered(UserAsked(self.desk.request(), "scale", wish)).ok
         self._start_trainers()
@@ -210,3 +210,26 @@ def test_timings_from_before_a_rollback_that_come_late_do_not_hide_those_after_i
     job.speeds[1] = 125
     job.train(20)
     assert job.took_s() <= 1.15 * job.best_s()
+
+
+def test_a_newcomer_on_an_unknown_agent_begins_with_what_its_class_of_machine_can_do() -> None:
+    begun = {}
+    for kind in ("slow", "unheard of", ""):
+        job = Wired(1000, 1000, 250, kinds=("fast", "fast", "slow"))
+        job.train(30)
+        came = job.join(250, kind=kind)
+        begun[kind] = job.sizes[came]
+        assert sum(job.sizes.values()) == BATCH
+    fair = BATCH * 250 / 2500
+    assert abs(begun["slow"] - fair) <= 2
+    assert begun["unheard of"] == begun[""] <= BATCH / 4 / 4
+
+
+def test_a_class_that_is_told_late_changes_nothing_that_was_measured() -> None:
+    job = Wired(1000, 500)
+    job.train(30)
+    before = job.sizes
+    job.desk.agent("a1", kind="fast")
+    job.beat()
+    job.train(10)
+    assert max(abs(job.sizes[w] - before[w]) for w in before) <= 2

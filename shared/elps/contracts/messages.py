@@ -186,6 +186,8 @@ class AgentBeat(Message, frozen=True, kw_only=True, tag="agent"):
     leaving: bool = False
     obeys: Charge = NO_CHARGE
     """As with shards."""
+    kind: str = ""
+    """Class of its machine: those of one class are expected to be as fast until they are measured. Empty: unknown."""
 
 
 class SchedulerBeat(Message, frozen=True, kw_only=True, tag="scheduler"):

@@ -21,6 +21,7 @@ from elps.runtime.obeying import Obedience
 from elps.runtime.processes import rss_bytes
 from elps.runtime.schedule import every
 from elps.runtime.service import Context
+from elps.worker.agent.machine import own_kind
 from elps.worker.agent.trainers import TRAINER, Trainers
 from elps.worker.settings import read_settings
 from elps.worker.zygote.preload import PRELOAD
@@ -51,6 +52,7 @@ class WorkerAgent:
         self._clock = context.clock
         self._incarnation = secrets.token_hex(8)
         self._host = socket.gethostname()
+        self._kind = self._settings.agent_kind or own_kind(self._settings.worker_slowdown)
         self._version = version("elps")
         self._seq = 0
         self._obedience = Obedience()
@@ -140,6 +142,7 @@ class WorkerAgent:
             rss_bytes=rss_bytes(),
             leaving=self._trainers.leaving,
             obeys=self._obedience.to,
+            kind=self._kind,
         )
         await self._bus.publish(
             topology.MEMBERS, topology.AGENT_BEAT, encode(message), confirm=False

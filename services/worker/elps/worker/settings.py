@@ -27,6 +27,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """By default host, process id and a random part."""
     worker_slots: Annotated[int, Meta(ge=1, le=1024)] = 1
     """Trainer processes at a time."""
+    agent_kind: Annotated[str, Meta(max_length=200)] = ""
+    """Class of its machine: a job's batches begin alike on machines of one class (`docs/balance.md`). By default told
+    by its processors, and by how they are slowed."""
     beat_s: Seconds = 1.0
     log_dir: Path | None = None
     """Where the output of trainers is kept; without it, it is only sent on."""

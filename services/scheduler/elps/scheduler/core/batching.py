@@ -18,6 +18,8 @@ GAP = 1_000
 """A scheduler that finds a plan in force that it does not know numbers its own so much higher: the one before may have
 sent some that no heartbeat has shown yet, but never so many within one."""
 
+NO_KINDS: Mapping[AgentId, str] = {}
+
 
 class Batching:
     """Made for a balanced job when its leader is first heard; lives as long as the job."""
@@ -40,8 +42,13 @@ class Batching:
         """The newest, also when it changed nothing."""
         return self._balancer.decision
 
-    def led(self, hosted: HostedJob, agents: Mapping[WorkerId, AgentId]) -> None:
-        """The leader was heard; `agents` are those of the job's workers."""
+    def led(
+        self,
+        hosted: HostedJob,
+        agents: Mapping[WorkerId, AgentId],
+        kinds: Mapping[AgentId, str] = NO_KINDS,
+    ) -> None:
+        """The leader was heard; `agents` are those of the job's workers, `kinds` the classes of their machines."""
         redone = _redone(hosted)
         if hosted.term != self._term:
             self._term, self._shown, self._n = hosted.term, 0, 0
@@ -50,7 +57,11 @@ class Batching:
             self._balancer.rewind(0)
         self._redone = redone
         self._heed(hosted.batches)
-        ready = [Member(w, host=agents[w]) for w in sorted({*hosted.ready}) if w in agents]
+        ready = [
+            Member(w, host=agents[w], kind=kinds.get(agents[w], ""))
+            for w in sorted({*hosted.ready})
+            if w in agents
+        ]
         if not ready or tuple(ready) == self._balancer.members:
             return
         decision = self._balancer.staff(ready)

@@ -52,7 +52,9 @@ def _batches(book: Book, job: JobId, live: Live, hosted: HostedJob) -> None:
     if live.batching is None and document.balanced:
         live.batching = Batching(job, document)
     if live.batching is not None:
-        live.batching.led(hosted, allocation_of(book, job).workers)
+        workers, known = allocation_of(book, job).workers, book.pool.agents
+        kinds = {agent: known[agent].kind for agent in workers.values() if agent in known}
+        live.batching.led(hosted, workers, kinds)
 
 
 def timed(book: Book, timings: IterationTimings) -> bool:

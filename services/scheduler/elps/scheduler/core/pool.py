@@ -67,6 +67,7 @@ class Shard(Member):
 class Agent(Member):
     """A worker agent."""
 
+    kind: str = ""  #: class of its machine; empty: unknown
     trainers: dict[WorkerId, TrainerStatus] = field(default_factory=dict)
 
 
@@ -143,6 +144,7 @@ class Pool:
                     Holding(status.job, status.worker): status.term for status in beat.trainers
                 },
                 trainers={status.worker: status for status in beat.trainers},
+                kind=beat.kind,
             )
             self._exorcise(beat.agent)
         return seen
