@@ -290,6 +290,8 @@ class FakeTrainer(threading.Thread):
                 )
                 self.shards.connect()
                 self._ask(leader, None)
+            case Kind.WAIT if meta.get("notice") and self.around and self.shards is not None:
+                tell(leader, Header(Kind.NOTICED, self.shards.epoch), self.around)
             case Kind.INITIALISE:
                 assert self.shards is not None
                 if self.shards.push_values(np.zeros_like(self.params)) is Status.OK:

@@ -183,6 +183,7 @@ FRAMES: dict[str, Frame] = {
         {"push_s": 0.25, "cpu_process": 0.5, "cpu_host": 1.5, "memory_bytes": 4096},
         b"",
     ),
+    "NOTICED": (header(Kind.NOTICED), {"cpu_process": 0.5, "memory_bytes": 4096}, b""),
     "BAD": (header(Kind.BAD, iteration=64, interval=LEASE), {"what": "NaN"}, b""),
     "EVALUATED": (
         header(Kind.EVALUATED, iteration=64, interval=Interval(0, 360)),
@@ -208,6 +209,7 @@ FRAMES: dict[str, Frame] = {
     ),
     "STOP": (Header(Kind.STOP), {"reason": "all iterations are done"}, b""),
     "WAIT": (header(Kind.WAIT), None, b""),
+    "WAIT.2": (header(Kind.WAIT), {"notice": True}, b""),
     "PUSH": (header(Kind.PUSH, partition=2, iteration=64, interval=LEASE), None, PART),
     "PUSH.2": (
         header(Kind.PUSH, flags=Flag.STAGED | Flag.LAST, iteration=64, interval=LEASE),

@@ -13,9 +13,11 @@ import msgspec
 import pytest
 
 from elps.contracts.epoch import Term
+from elps.contracts.ids import WorkerId
 from elps.contracts.job import Checkpoint, Evaluate
-from elps.contracts.messages import DropJob
+from elps.contracts.messages import BatchPlan, DropJob
 from elps.contracts.topology import manifests_key
+from elps.psshard import lead
 from elps.wire.frames import Header, Kind
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -23,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from data_plane import Proxy, descriptors, eventually
 from hosted import JOB, FakeTrainer, Stack, document, identity
 from leading import (
+    WITHIN_S,
     ask,
     at_least,
     comes_to,
@@ -53,6 +56,27 @@ def test_rows_tell_what_a_trainers_machine_has_left_if_it_says_so(
         expected = tuple(told.values()) if trainer.around else (None, None, None)
         assert found.get(trainer.worker, expected) == expected
     assert any(t.cpu_process == 0.25 for row in stack.leader.rows for t in row.workers)
+
+
+def test_rows_tell_what_the_machine_of_one_that_sits_out_has_left(
+    stack_of: Callable[..., Stack], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lead, "BEAT_S", 0.05)
+    stack = stack_of(1)
+    message = stack.host(document(iterations=1_000_000), workers=2)
+    stack.leader.hosting.plan_batches(
+        BatchPlan(
+            job=JOB, term=message.term, number=1,
+            shares={WorkerId("job-w1"): 8, WorkerId("job-w2"): 0},
+        )
+    )  # fmt: skip
+    stack.trainer(message, 1)
+    stack.trainer(message, 2, around={"cpu_process": 0.25, "memory_bytes": 4096})
+    idle = {WorkerId("job-w2"): 0.25}
+    eventually(lambda: stack.leader.rows and stack.leader.rows[-1].waiting == idle, WITHIN_S)
+    assert [t.worker for t in stack.leader.rows[-1].workers] == ["job-w1"]
+    stack.trainers[1].die()
+    eventually(lambda: not stack.leader.rows[-1].waiting, WITHIN_S)
 
 
 @pytest.mark.parametrize(("trainers", "shards"), [(1, 1), (2, 1), (1, 2), (3, 3)])

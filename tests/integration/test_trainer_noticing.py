@@ -29,4 +29,7 @@ def test_a_trainer_is_told_what_its_machine_has_left_and_looks_only_so_often() -
     clock[0] += LOOK_S / 2
     assert noticing.now(1.0) == found
     assert noticing.now(2.0)["cpu_process"] == pytest.approx(found["cpu_process"] / 2, abs=1e-3)
+    waiting = noticing.waiting(2.0)
+    assert waiting.keys() == {"cpu_process", "memory_bytes"}
+    assert waiting["cpu_process"] == pytest.approx(min(1.0, found["cpu_host"]) / 2, abs=1e-3)
     noticing.close()

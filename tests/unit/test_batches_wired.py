@@ -23,6 +23,7 @@ class Wired:
     def __init__(self, *speeds: float, kinds: Sequence[str] = (), most: int = 8) -> None:
         self.desk, self.batches, self.iteration = Desk(), Batches(), 0
         self.n = self.redone = 0
+        self.cores: dict[WorkerId, float] = {}  #: how much of one a worker can have, where not all
         self.speeds: list[float] = [*speeds]
         self.desk.shard()
         for i in range(len(speeds)):
@@ -94,10 +95,12 @@ class Wired:
             job=JobId("j"), term=self.desk.term().number, n=self.n, iteration=self.iteration,
             workers=[
                 WorkerMean(
-                    worker=w, samples=n, compute_s=n / self._speed(w), pull_s=0, push_s=0, wait_s=0
+                    worker=w, samples=n, compute_s=n / self._speed(w), pull_s=0, push_s=0, wait_s=0,
+                    cpu_process=self.cores.get(w, 1.0),
                 )
                 for w, n in self.sizes.items() if n
             ],
+            waiting={w: self.cores.get(w, 1.0) for w, n in self.sizes.items() if not n},
         )  # fmt: skip
 
     def rolled_back(self, to: int) -> None:
@@ -233,3 +236,34 @@ def test_a_class_that_is_told_late_changes_nothing_that_was_measured() -> None:
     job.beat()
     job.train(10)
     assert max(abs(job.sizes[w] - before[w]) for w in before) <= 2
+
+
+def test_one_that_sits_out_is_tried_again_once_its_processor_is_freer_and_not_before() -> None:
+    job = Wired(1000, 1000, 10)
+    busy = job.ready[2]
+    job.cores[busy] = 0.02
+    job.train(20)
+    assert job.sizes[busy] == 0
+    tried = 0
+    for _ in range(30):
+        job.train(1)
+        tried += job.sizes[busy] > 0
+    assert tried == 0, "as little is left as when it was measured"
+    job.speeds[2], job.cores[busy] = 500, 1.0
+    job.train(10)
+    assert job.sizes[busy] > 0
+    job.train(20)
+    assert job.took_s() <= 1.15 * job.best_s()
+
+
+def test_trials_that_a_freer_processor_promised_in_vain_cost_little_of_the_time() -> None:
+    """While it waits a processor is idle, and when it computes, others want that as well."""
+    job = Wired(1000, 1000, 5)
+    busy = job.ready[2]
+    job.train(20)
+    took_s, plain_s = 0.0, job.took_s()
+    for _ in range(300):
+        job.cores[busy] = 0.3 if job.sizes[busy] else 1.0
+        job.train(1)
+        took_s += job.took_s()
+    assert took_s <= 1.2 * 300 * plain_s

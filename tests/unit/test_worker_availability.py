@@ -32,6 +32,14 @@ def test_what_is_not_there_is_not_known(text: bytes) -> None:
     assert available_bytes(text) is None
 
 
+@given(st.none() | st.floats(0, 64), st.none() | st.floats(0, 1))
+def test_one_that_waits_could_have_an_idle_core_and_never_more_than_one(
+    host: float | None, before: float | None
+) -> None:
+    waiting = Available(before, host, 7).waiting()
+    assert waiting == Available(None if host is None else min(host, 1.0), None, 7)
+
+
 @given(seconds, seconds, st.floats(0.01, 100), st.floats(0, 100), st.floats(0, 100))
 def test_a_share_is_of_the_time_that_was_wanted_and_idle_cores_of_the_time_that_passed(
     ran: float, waited: float, passed: float, more_ran: float, more_waited: float

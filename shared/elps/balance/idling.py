@@ -1,8 +1,9 @@
 """Workers that get nothing, because the others are done before such a worker has finished its least batch.
 
-That may change, and a worker that computes nothing is not measured. So it is tried again: when its processor has become
-much freer than when it was measured, and otherwise when so much time has passed that the longer iteration of a trial is
-a small part of it.
+That may change, and a worker that computes nothing is not measured. So it is tried again when so much time has passed
+that the longer iteration of a trial is a small part of it, and at once when its processor has become much freer than
+when it was measured. While it waits, a processor may look free that others want as soon as it computes: once that was
+in vain, such trials may take a small part of the time as well.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from elps.balance.observing import Circumstances
 from elps.balance.sizing import worth_using
 from elps.balance.times import LinearTimes
 
-TRIALS_COST = 0.01
-"""Part of the time that trials may take."""
+TRIALS_COST, FREER_COST = 0.01, 0.05
+"""Part of the time that trials may take; and that those may which a freer processor promised once in vain."""
 LEAST_WAIT = 20
 """Iterations from one trial to the next."""
 FREER = 1.5
@@ -32,6 +33,7 @@ class Idlers:
         self._waited_s = np.zeros(0)  #: training time since the worker's last measurement or trial
         self._waited = np.zeros(0)  #: the same in iterations
         self._trying = np.zeros(0)  #: iterations left of a trial
+        self._vain = np.zeros(0, dtype=np.bool_)  #: tried for a freer processor, and not used since
         self._free = np.zeros((2, 0))  #: processor availability when last measured
 
     def arrange(self, rows: IntArray) -> None:
@@ -39,6 +41,7 @@ class Idlers:
         self._waited_s = arranged(self._waited_s, rows, 0)
         self._waited = arranged(self._waited, rows, 0)
         self._trying = arranged(self._trying, rows, 0)
+        self._vain = arranged(self._vain, rows, 0)
         self._free = arranged(self._free, rows, np.nan)
 
     def passed(self, measured: BoolArray, iteration_s: float, current: Circumstances) -> None:
@@ -57,17 +60,21 @@ class Idlers:
         current: Circumstances | None,
     ) -> tuple[BoolArray, BoolArray]:
         """Who gets nothing, and who is tried again after it got nothing in the plan `sizes`."""
-        used = worth_using(times, total, limits) | (self._trying > 0)
+        worth = worth_using(times, total, limits)
+        self._vain = self._vain & ~worth
+        used = worth | (self._trying > 0)
         nobody = np.zeros_like(used)
         if used.all():
             return nobody, nobody
         extra_s = times.time_s(np.maximum(limits.minimum, 1).astype(np.float64))
         extra_s -= float(times.time_s(sizes.astype(np.float64)).max())
         patient = (self._waited >= LEAST_WAIT) & (self._waited_s * TRIALS_COST >= extra_s)
-        tried = ~used & (sizes == 0) & (patient | self._freer(current)) & (limits.maximum > 0)
+        early = self._freer(current) & (~self._vain | (self._waited_s * FREER_COST >= extra_s))
+        tried = ~used & (sizes == 0) & (patient | early) & (limits.maximum > 0)
         count = -(-total // limits.granule)
         if tried.any() and total_of(limits.units(count)[0][used | tried]) <= count:
             self._trying = np.where(tried, PATIENCE, self._trying)
+            self._vain = self._vain | (tried & early)
             self._waited_s, self._waited = (
                 np.where(tried, 0.0, self._waited_s),
                 np.where(tried, 0.0, self._waited),

@@ -390,6 +390,8 @@ class IterationRow(msgspec.Struct, frozen=True, kw_only=True):
     workers: list[WorkerTiming]
     n: int = 0
     """Of the epoch within the term (`Epoch.n`): iterations that are done again come under a higher one."""
+    waiting: dict[WorkerId, float] = {}
+    """Workers without a part in it, and how much of a core each could have, as last told."""
 
     @property
     def standing(self) -> tuple[int, int]:
@@ -435,6 +437,8 @@ class IterationTimings(Message, frozen=True, kw_only=True, tag="timings"):
     workers: list[WorkerMean]
     n: int = 0
     """Of the epoch, as in `IterationRow`."""
+    waiting: dict[WorkerId, float] = {}
+    """As in the newest `IterationRow`."""
 
 
 class LogLines(Message, frozen=True, kw_only=True, tag="log"):

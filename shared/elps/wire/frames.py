@@ -49,6 +49,8 @@ class Kind(IntEnum):
     """I was asked to end, and nothing of mine is under way; meta: why."""
     RETIRING = 9
     """I was asked to end: I finish what I have in hand; say STOP once that is nothing."""
+    NOTICED = 10
+    """The answer to a WAIT that asks for it. Meta: what my machine has left while I wait."""
     # leader to trainer
     MAP = 16
     """Meta: the shards and their partitions under this epoch."""
@@ -61,7 +63,7 @@ class Kind(IntEnum):
     STOP = 20
     """Nothing more to do; meta: why."""
     WAIT = 21
-    """Still here, nothing to do yet: the answer to silence."""
+    """Still here, nothing to do yet: the answer to silence. Meta: whether to say NOTICED, which old leaders lack."""
     AHEAD = 22
     """Meta: shards that are to hold partitions soon, to be connected to meanwhile."""
     # trainer to shard, push connection

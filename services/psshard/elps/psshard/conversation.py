@@ -19,7 +19,7 @@ from elps.psshard.identity import Identity
 from elps.psshard.origin import Origin, Source
 from elps.psshard.phases import has_values
 from elps.psshard.reporting import Reporter
-from elps.psshard.trainers import Computed, Pushed, Sums, TrainerLink, Trainers, What, read
+from elps.psshard.trainers import Computed, Noticed, Pushed, Sums, TrainerLink, Trainers, What, read
 from elps.wire.connection import Connection
 from elps.wire.frames import Header, Kind
 from elps.wire.handshake import Refused
@@ -87,6 +87,7 @@ class Conversation:
             connection.close()
             with lead.lock:
                 was_initialiser = lead.trainers.remove(link)
+            lead.reporter.gone(worker)
             if link.leaving:
                 lead.event(lambda clock, now: clock.worker_left(worker, link.leaving, now))
             else:
@@ -111,6 +112,8 @@ class Conversation:
                 self._lead.event(
                     lambda clock, _: clock.pushed(worker, t, pushed.push_s), header.epoch
                 )
+            case Kind.NOTICED:
+                self._lead.reporter.noticed_waiting(worker, read(meta, Noticed).around)
             case Kind.BAD:
                 what = read(meta, What).what
                 self._lead.event(
@@ -272,12 +275,12 @@ class Conversation:
         self._lead.event(admit, epoch)
 
     def beat(self) -> None:
-        """Keep those who wait for us from giving up."""
+        """Keep those who wait for us from giving up, and hear what their machines have left meanwhile."""
         with self._lead.lock:
             waiting = [t for t in self._lead.trainers.all() if t.asking or not t.admitted]
             epoch = self._lead.epoch
         for link in waiting:
-            link.tell(Header(Kind.WAIT, epoch))
+            link.tell(Header(Kind.WAIT, epoch), {"notice": True})
 
     def lend(self, epoch: Epoch, lend: Lend) -> None:
         """Hand out a lease."""

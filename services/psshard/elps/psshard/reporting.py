@@ -63,6 +63,7 @@ class Reporter:
         self._rules: Rules | None = None
         self._steps = 0  #: optimizer steps, for the learning rate shown
         self._around: dict[WorkerId, Around] = {}  #: as last told, of those with a part in a row
+        self._waiting: dict[WorkerId, float] = {}  #: of those without: cores that they can have
 
     @_one_at_a_time
     def opened(self, rules: Rules, source: Source) -> None:
@@ -129,6 +130,17 @@ class Reporter:
         self._around[worker] = around
 
     @_one_at_a_time
+    def noticed_waiting(self, worker: WorkerId, around: Around) -> None:
+        """Take what it has left for a trainer that waits; it goes with the rows in which that has no part."""
+        if around.cpu_process is not None:
+            self._waiting[worker] = around.cpu_process
+
+    @_one_at_a_time
+    def gone(self, worker: WorkerId) -> None:
+        """A trainer's connection has ended."""
+        self._waiting.pop(worker, None)
+
+    @_one_at_a_time
     def iteration_done(self, done: IterationDone, plan: int, n: int) -> None:
         """Send an iteration's row."""
         assert self._rules is not None
@@ -138,6 +150,7 @@ class Reporter:
         rate = factor(document.schedule, max(step, 1), self._rules.iterations)
         lr = document.optimizer.lr * rate
         passes = geometry.passes(done.iteration + 1)
+        self._waiting = {w: c for w, c in self._waiting.items() if w not in done.timings}
         around = self._around = {w: self._around.get(w, Around()) for w in done.timings}
         self._bridge.row(
             self._host.job,
@@ -167,6 +180,7 @@ class Reporter:
                     )
                     for worker, t in done.timings.items()
                 ],
+                waiting=dict(self._waiting),
             ),
         )
         loss = done.loss if done.loss is not None else self.progress.loss

@@ -59,10 +59,9 @@ class Computed(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Pushed(msgspec.Struct, frozen=True, kw_only=True):
-    """With PUSHED. What is not known of the trainer's machine is None, and in frames of older trainers all of it."""
+class Noticed(msgspec.Struct, frozen=True, kw_only=True):
+    """With NOTICED. What is not known of the trainer's machine is None, and in frames of older trainers all of it."""
 
-    push_s: Seconds
     cpu_process: Cores | None = None
     cpu_host: Cores | None = None
     memory_bytes: Number | None = None
@@ -71,6 +70,12 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     def around(self) -> Around:
         """What the machine had left."""
         return Around(self.cpu_process, self.cpu_host, self.memory_bytes)
+
+
+class Pushed(Noticed, frozen=True, kw_only=True):
+    """With PUSHED."""
+
+    push_s: Seconds
 
 
 class Around(NamedTuple):

@@ -34,6 +34,7 @@ def timings_of(message: TelemetryMessage) -> IterationTimings | None:
         job=message.job,
         term=newest.term,
         n=newest.n,
+        waiting=newest.waiting,
         iteration=newest.iteration,
         workers=[_mean(worker, timings) for worker, timings in sorted(parts.items())],
     )

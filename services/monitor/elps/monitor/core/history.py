@@ -58,7 +58,7 @@ class History:
         gone = self.rows.put(row)
         if gone is None:
             return False
-        self.cells += 1 + len(row.workers)
+        self.cells += _weight(row)
         self._forget(gone)
         return True
 
@@ -98,7 +98,7 @@ class History:
         for a, b in pairwise(rows):
             assert a.iteration < b.iteration, (a.iteration, b.iteration)
             assert a.standing <= b.standing, (a.standing, b.standing)
-        assert self.cells == sum(1 + len(r.workers) for r in rows)
+        assert self.cells == sum(map(_weight, rows))
 
     def _next(self, row: IterationRow) -> Iterable[IterationRow]:
         """The first row that is not earlier than this one; they never fall, so it tells whether any is void."""
@@ -112,10 +112,14 @@ class History:
             (r for r in dropped if r.standing >= row.standing), key=attrgetter("iteration")
         ):
             if self.rows.put(later) is not None:
-                self.cells += 1 + len(later.workers)
+                self.cells += _weight(later)
         for evaluation in self.evaluations.drop_from(row.iteration + 1):
             if evaluation.at >= row.at:
                 self.evaluations.put(evaluation)
 
     def _forget(self, rows: Iterable[IterationRow]) -> None:
-        self.cells -= sum(1 + len(r.workers) for r in rows)
+        self.cells -= sum(map(_weight, rows))
+
+
+def _weight(row: IterationRow) -> int:
+    return 1 + len(row.workers) + len(row.waiting)

@@ -110,12 +110,13 @@ def _check_row(row: IterationRow) -> None:
     _within(row.term, "term")
     _within(row.n, "n")
     _within(row.samples, "samples")
-    if len(row.workers) > MAX_WORKERS:
+    workers = [*(timing.worker for timing in row.workers), *row.waiting]
+    if len(workers) > MAX_WORKERS:
         raise InvalidDocument(
-            "iteration row", [f"workers: {len(row.workers)}, expected at most {MAX_WORKERS}"]
+            "iteration row", [f"workers: {len(workers)}, expected at most {MAX_WORKERS}"]
         )
-    for timing in row.workers:
-        _name(timing.worker, "worker")
+    for worker in workers:
+        _name(worker, "worker")
 
 
 def _within(value: int, name: str) -> None:

@@ -100,7 +100,7 @@ class Batching:
         return plan if plan is not None and hosted.batches < plan.number else None
 
     def _observations(self, timings: IterationTimings) -> Sequence[Observation]:
-        """Whoever is not among them had nothing to do."""
+        """Whoever has no timing had nothing to do."""
         told = {t.worker for t in timings.workers}
         out = [
             Observation(
@@ -117,7 +117,9 @@ class Batching:
             for t in timings.workers
         ]
         members = [member.worker for member in self._balancer.members]
-        return [*out, *(Observation(worker, 0) for worker in members if worker not in told)]
+        free = timings.waiting
+        idle = (Observation(w, 0, cpu_process=free.get(w)) for w in members if w not in told)
+        return [*out, *idle]
 
     def _heed(self, shown: int) -> None:
         """Keep the plan's number above all that the leader has heard from others, and say it anew if it must be."""

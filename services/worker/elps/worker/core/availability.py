@@ -44,6 +44,14 @@ class Available:
         host = idle_s / passed_s if idle_s is not None and passed_s > 0 else known.cpu_host
         return cls(share, host, now.memory_bytes)
 
+    def waiting(self) -> Available:
+        """The same for a trainer that wants no processor just now: it could have one that is idle.
+
+        How many are idle is not told: while it computes it takes one itself, so the two could not be compared.
+        """
+        share = min(1.0, self.cpu_host) if self.cpu_host is not None else None
+        return Available(share, None, self.memory_bytes)
+
     def told(self, factor: float) -> dict[str, float | int]:
         """What is known of it, for the leader, on a machine that is so many times slower than the real one."""
         out: dict[str, float | int] = {}

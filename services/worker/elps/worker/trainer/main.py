@@ -239,6 +239,9 @@ class Trainer:
     def _follow(self, header: Header, meta: dict[str, Any]) -> bool:
         match header.kind:
             case Kind.WAIT:
+                if self._asking and meta.get("notice") is True:
+                    around = self._noticing.waiting(self._machine.factor)
+                    self._tell(Header(Kind.NOTICED, self._epoch), around)
                 return True
             case Kind.STOP:
                 _say(f"elps: stop: {meta.get('reason', '')}")

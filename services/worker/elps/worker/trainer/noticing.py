@@ -33,11 +33,19 @@ class Noticing:
 
     def now(self, factor: float) -> dict[str, float | int]:
         """What the leader is told, with a machine that is so many times slower than the real one."""
+        self._look()
+        return self._available.told(factor)
+
+    def waiting(self, factor: float) -> dict[str, float | int]:
+        """The same while there is nothing to compute."""
+        self._look()
+        return self._available.waiting().told(factor)
+
+    def _look(self) -> None:
         if self._clock() - self._before.at_s >= LOOK_S:
             counted = self._count()
             self._available = Available.between(self._before, counted, self._available)
             self._before = counted
-        return self._available.told(factor)
 
     def _count(self) -> Counted:
         ran, waited = ran_and_waited(self._read("self/schedstat"))
