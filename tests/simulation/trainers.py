@@ -68,6 +68,9 @@ class Unnoticing:
     def now(self, factor: float) -> dict[str, float]:
         return {}
 
+    def waiting(self, factor: float) -> dict[str, float]:
+        return {"cpu_process": 1.0 / factor}
+
     def close(self) -> None:
         """There are no files."""
 

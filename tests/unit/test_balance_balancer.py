@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -11,7 +12,16 @@ from emulated import oracle, pattern, staff, train
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elps.balance import Balancer, Decision, Member, Observation, Policy
+from elps.balance import (
+    Balancer,
+    Decision,
+    Limits,
+    LinearTimes,
+    Member,
+    Observation,
+    Policy,
+    equal_finish,
+)
 from elps.contracts.ids import WorkerId
 
 STEADY = Policy(may_tail=False)
@@ -125,6 +135,41 @@ def test_a_first_iteration_fifty_times_longer_does_no_harm() -> None:
     )
     assert first.sizes == {"a": 50, "b": 50}
     assert played(balancer, {"a": 0.01, "b": 0.01}, 5, begin=1)[-1].sizes == {"a": 50, "b": 50}
+
+
+def best_with(times: LinearTimes, total: int) -> float:
+    """The least that an iteration takes, whoever sits out."""
+    workers = len(times.knee)
+    found = []
+    for who in itertools.product([False, True], repeat=workers):
+        if not all(who):
+            limits = Limits.of(workers).without(np.array(who))
+            sizes = equal_finish(times, total, limits).samples
+            found.append(float(times.time_s(sizes.astype(np.float64)).max()))
+    return min(found)
+
+
+def test_batches_settle_near_the_best_also_where_times_are_flat_up_to_a_knee() -> None:
+    """No predictor tells a knee; that the sizes follow what was measured at the newest ones is enough."""
+    ratios = []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        workers = int(rng.integers(2, 5))
+        total = int(rng.integers(20, 200)) * workers
+        knee = rng.choice([0, 0.3, 1, 2], workers) * total / workers
+        per_sample_s = rng.choice([0.5, 1, 2, 4], workers) * 1e-3
+        times = LinearTimes(np.zeros(workers), per_sample_s, knee)
+        balancer, took_s = Balancer(total, staff(workers)), []
+        for t in range(100):
+            sizes = balancer.decision.sizes
+            each_s = times.time_s(np.array([*sizes.values()], dtype=np.float64))
+            took_s.append(each_s.max())
+            told = each_s * rng.uniform(0.98, 1.02, workers)
+            seen = zip(sizes.items(), told.tolist(), strict=True)
+            balancer.observe(t, [Observation(w, n, s if n else None) for (w, n), s in seen])
+        ratios.append(float(np.mean(took_s[50:])) / best_with(times, total))
+    assert np.median(ratios) <= 1.05
+    assert max(ratios) <= 1.2
 
 
 def test_an_iteration_that_was_seen_is_passed_over_unless_the_job_went_back() -> None:

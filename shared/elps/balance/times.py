@@ -26,7 +26,9 @@ class TimeModel(Protocol):
 class LinearTimes:
     """Flat up to a knee, linear from there: ``fixed + per_sample · max(samples, knee)``, and 0 for no samples.
 
-    A knee is what accelerators show, which a small batch does not fill (LB-BSP, the part on GPUs).
+    A knee is what accelerators show, which a small batch does not fill (LB-BSP, the part on GPUs). Predictors tell
+    none: sizes that follow what was measured at the newest ones settle near the best there is (docs/balance.md). It is
+    for those who know theirs.
     """
 
     fixed_s: FloatArray
