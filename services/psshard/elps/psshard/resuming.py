@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Collection
 
 import structlog
@@ -12,6 +13,7 @@ from elps.contracts.ids import JobId, ShardId
 from elps.contracts.messages import HostJob, Phase
 from elps.psshard.beginning import Beginning
 from elps.psshard.core import commands as do
+from elps.psshard.core.awake import Awake
 from elps.psshard.core.clock import Clock
 from elps.psshard.keeping import Keeper
 from elps.psshard.origin import Origin, Source
@@ -36,6 +38,7 @@ class Resuming:
     keeper: Keeper
     beginning: Beginning
     _peers: Peers
+    _awake: Awake
     _ended: tuple[Phase, str] | None
     _reopening: Epoch | None  #: the epoch that is being left for a checkpoint
 
@@ -48,8 +51,8 @@ class Resuming:
         raise NotImplementedError
 
     def now(self) -> float:
-        """The time that the clock goes by; call it under the lock."""
-        raise NotImplementedError
+        """The time that the clock and all deadlines of the leader go by; call it under the lock."""
+        return self._awake.at(time.monotonic())
 
     @property
     def _holders(self) -> set[ShardId]:
