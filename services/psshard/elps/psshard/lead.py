@@ -390,7 +390,7 @@ class Lead(Resuming):
                 dismissed=dict(self.trainers.dismissed),
                 holders=sorted(holders),
                 obeys=said.obeys,
-                unreachable=self._peers.down(now),
+                unreachable=self.out_of_use(now, awake),
                 batches=said.batches.number,
                 shares=dict(said.batches.planned),
                 shares_reason=said.batches.reason,

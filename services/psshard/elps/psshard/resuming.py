@@ -37,6 +37,7 @@ class Resuming:
     reporter: Reporter
     keeper: Keeper
     beginning: Beginning
+    _me: ShardId
     _peers: Peers
     _awake: Awake
     _ended: tuple[Phase, str] | None
@@ -58,6 +59,11 @@ class Resuming:
     def _holders(self) -> set[ShardId]:
         """Shards that have, or may have, something of the job; call it under the lock."""
         raise NotImplementedError
+
+    def out_of_use(self, now: float, awake: float) -> list[ShardId]:
+        """Shards that the job waits for in vain; the scheduler takes them from it if that lasts."""
+        stuck = self.clock.stuck(awake) if self.clock is not None else []
+        return sorted({*self._peers.down(now), *stuck} - {self._me})
 
     def lose(self, gone: Collection[ShardId]) -> None:
         """Shards are gone: go on from what the others have, if these had anything."""
