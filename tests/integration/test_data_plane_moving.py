@@ -22,9 +22,13 @@ from data_plane import eventually
 from hosted import JOB, SECRET, Stack
 from numpy.typing import NDArray
 
-from elps.contracts.ids import PartitionId, WorkerId
+from elps.contracts.epoch import Epoch
+from elps.contracts.ids import PartitionId, ShardId, WorkerId
 from elps.contracts.job import Batch, Checkpoint, Data, Evaluate, JobDocument, Optimizer, Pool
 from elps.contracts.messages import Address, DropJob, StartTrainer
+from elps.psshard.assignment import Assignment
+from elps.psshard.core import moving
+from elps.psshard.member import Member
 from elps.storage.checkpoints import all_manifests, load_partition
 from elps.worker.trainer import main as trainer_main
 
@@ -178,6 +182,28 @@ def test_a_job_goes_to_other_shards_and_back_while_it_trains(
     assert elastic.stack.status().progress.redone_iterations == 0  # type: ignore[union-attr]
     elastic.check_rows()
     assert len({row.term for row in elastic.stack.leader.rows}) == 1
+
+
+def test_a_shard_that_lives_and_does_not_take_the_new_map_is_named_to_the_scheduler(
+    elastic_of: Callable[..., Elastic], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, "STALLED_S", 0.5)
+    doc, assign = document(iterations=100_000), Member.assign
+    elastic = elastic_of(doc)
+    elastic.join(1)
+    eventually(lambda: elastic.iteration >= 5, 30)
+    lazy = elastic.stack.hosts[1].hosting._jobs[JOB].member
+
+    def assigned(member: Member, epoch: Epoch, assignment: Assignment) -> bool:
+        if member is lazy and assignment.carried:
+            return False
+        return assign(member, epoch, assignment)
+
+    monkeypatch.setattr(Member, "assign", assigned)
+    elastic.want(1, 2)
+    status = elastic.stack.status
+    eventually(lambda: status().unreachable == [ShardId("shard-2")], 30)
+    eventually(lambda: status().reason == "the new map: waiting for shard-2", 30)
 
 
 @pytest.mark.timeout(240)

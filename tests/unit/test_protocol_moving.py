@@ -279,6 +279,20 @@ def test_a_wish_during_an_exchange_waits_for_its_end() -> None:
     assert {m.target for m in follow.moves} == {A, C}
 
 
+def test_who_does_not_take_a_map_in_time_is_named() -> None:
+    moving, follow = moving_from_a()
+    moving.followed(B, follow.wave, 2, 0, 0.1)
+    moving.look(0, 0.2)
+    moving.still(0)
+    moving.look(0, 0.3)
+    assert moving.stuck(0.3 + STALLED_S) == []
+    moving.took_map(A, 1)
+    moving.look(0, 1.0)
+    assert moving.stuck(0.4 + STALLED_S) == [B]
+    moving.took_map(B, 1)
+    assert moving.stuck(0.4 + STALLED_S) == []
+
+
 def test_a_map_is_taken_only_by_who_says_so_under_it() -> None:
     moving, follow = moving_from_a()
     moving.followed(B, follow.wave, 2, 0, 0.1)

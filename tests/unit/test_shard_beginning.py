@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +14,7 @@ from elps.contracts.ids import JobId, PartitionId, ShardId, WorkerId
 from elps.contracts.messages import Address, HostJob
 from elps.contracts.state import Progress
 from elps.psshard.beginning import ANSWER_S, Beginning
+from elps.psshard.core.awake import Awake
 from elps.psshard.core.inheriting import Claim, History, Inheritance, Stock
 from elps.psshard.identity import Identity
 from elps.psshard.origin import Origin, Source
@@ -46,6 +46,7 @@ class Lead:
             inherits=OPENED if inherits else None,
         )
         self.lock = threading.Lock()
+        self.awake, self.at = Awake(0.0), 0.0
         self.epoch = Epoch(self.host.term, 0)
         self.reopened: list[str] = []
         self.goes_back = False
@@ -59,6 +60,9 @@ class Lead:
         self.failed: list[str] = []
         self.looks = 0
         self.beginning = Beginning(self.host, self)
+
+    def now(self) -> float:
+        return self.awake.at(self.at)
 
     def open(self, source: Source) -> None:
         assert self.beginning.holders == ({A, B} if isinstance(source, Inheritance) else set())
@@ -152,14 +156,21 @@ def test_a_shard_that_does_not_say_what_it_has_is_waited_for_only_so_long() -> N
     lead = Lead()
     lead.beginning.ask_store()
     lead.beginning.stocked(A, stock(0), lead.epoch)
-    now = time.monotonic()
-    lead.beginning.tick(now + ANSWER_S - 1)
+    lead.at += 10_000  # the machine stood still
+    lead.beginning.tick()
     assert lead.beginning.asks
-    lead.beginning.tick(now + ANSWER_S + 1)
+    for _ in range(int(ANSWER_S) - 2):
+        lead.at += 1
+        lead.beginning.tick()
+    assert lead.beginning.asks
+    for _ in range(2):
+        lead.at += 1
+        lead.beginning.tick()
     assert not lead.beginning.asks
     assert "b said nothing for 20 s" in lead.events[0][1]
     assert lead.beginning.settled
-    lead.beginning.tick(now + 3 * ANSWER_S)
+    lead.at += 1
+    lead.beginning.tick()
 
 
 def test_who_goes_back_to_a_checkpoint_waits_for_the_store_and_says_so() -> None:

@@ -105,7 +105,7 @@ class HostedJob(msgspec.Struct, frozen=True, kw_only=True):
     holders: list[ShardId] = []
     """Shards that hold partitions; the job goes on without its others, and they may be taken from it."""
     unreachable: list[ShardId] = []
-    """Shards of the job to which the leader has lost its link."""
+    """Shards of the job to which the leader has lost its link, or that do not take a new map."""
     moving: str = ""
     """What is on its way between them, for people; empty while everything lies where it is wanted."""
     replicas: str = ""

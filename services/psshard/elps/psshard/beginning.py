@@ -6,7 +6,6 @@ And where it goes on after a shard was lost: with what the others have, else at 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Collection
 from typing import Protocol
 
@@ -38,6 +37,9 @@ class Leader(Protocol):
     origin: Origin
     reporter: Reporter
 
+    def now(self) -> float:
+        """The time that deadlines go by; asked under the lock."""
+
     @property
     def goes_back(self) -> bool:
         """Whether it is about to go back to the newest checkpoint."""
@@ -63,7 +65,7 @@ class Beginning:
         self._taking: Stocktaking | None = None  #: None: the shards are not asked, or it is open
         self._shards: set[ShardId] = set()  #: those that are asked, until it is opened
         self._why = ""  #: they are, for people
-        self._asked_at = 0.0  #: monotonic s
+        self._asked_at = 0.0  #: by the leader's time
         #: whoever decides where to go on opens the job there before anybody else decides
         self.deciding = threading.RLock()
         if host.inherits is not None:
@@ -87,12 +89,12 @@ class Beginning:
     ) -> None:
         """Find out what these shards have, under the leader's epoch; it tells them so. Call it under its lock."""
         self._taking, self._shards = Stocktaking(shards, since, checkpoint), set(shards)
-        self._why, self._asked_at = why, time.monotonic()
+        self._why, self._asked_at = why, self._lead.now()
 
-    def tick(self, now: float) -> None:
-        """Wait no longer for shards that do not answer; `now` is monotonic seconds."""
+    def tick(self) -> None:
+        """Wait no longer for shards that do not answer."""
         with self._lead.lock:
-            late = self._taking is not None and now - self._asked_at > ANSWER_S
+            late = self._lead.now() - self._asked_at > ANSWER_S
             silent = self._taking.awaited if self._taking is not None and late else []
         if silent:
             log.warning("stock_not_told", job=self._job, shards=silent)

@@ -41,6 +41,9 @@ class Leader(Protocol):
     beginning: Beginning
     reporter: Reporter
 
+    def now(self) -> float:
+        """The time that deadlines go by; asked under the lock."""
+
     def lose(self, gone: Collection[ShardId]) -> None:
         """Shards are gone with what they had."""
 
@@ -76,7 +79,7 @@ class Directions:
         """Go on or pause, who may join, how some ended, where the partitions are to lie."""
         lead, pause, workers = self._lead, message.goal == "pause", message.workers
         with lead.lock:
-            unwanted = lead.trainers.plan(workers, message.exits, time.monotonic())
+            unwanted = lead.trainers.plan(workers, message.exits, lead.now())
             self.pause_wanted = pause
             not_begun = lead.clock is None and lead.origin.history is None
             not_begun &= not lead.beginning.holders

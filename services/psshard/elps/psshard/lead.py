@@ -68,10 +68,11 @@ class Lead(Resuming):
         self.clock: Clock | None = None  #: None until the job is opened
         self.epoch = Epoch(host.term, 0)  #: n counts openings and exchanges of the map
         self.opened = self.epoch  #: what is said under an epoch since then counts
-        self._awake = Awake(time.monotonic())
-        self._seen = nothing_seen()  #: how long leases took; the clock's, over all openings
+        self._awake, self._seen = Awake(time.monotonic()), nothing_seen()  #: over all openings
         self._me, self._bridge = me, bridge
-        self._commands = InOrder(host.job, self._execute, self._broken)
+        self._commands = InOrder(
+            host.job, self._execute, lambda what: self.fail(f"the leader failed: {what}")
+        )
         self.keeper = Keeper(host.job, bridge, self.fail, host.first_term)
         self.checkpointing = Checkpointing(host, self.origin)
         self.beginning = Beginning(host, self)
@@ -227,10 +228,6 @@ class Lead(Resuming):
             self._commands.put((self.epoch, c) for c in ask(self.clock, self.now()))
         self._commands.work()
 
-    def now(self) -> float:
-        """The time that the clock goes by; see `Awake`. Call it under the lock."""
-        return self._awake.at(time.monotonic())
-
     def _counts(self, epoch: Epoch) -> bool:
         """Whether an epoch is of the history in force, which an opening began and exchanges of the map go on with."""
         return epoch.term == self.epoch.term and self.opened.n <= epoch.n <= self.epoch.n
@@ -330,9 +327,6 @@ class Lead(Resuming):
         log.error("job_failed", job=self.job, reason=shortened(reason, LOGGED_CHARACTERS))
         self._end("failed", shortened(reason, REASON_CHARACTERS))
 
-    def _broken(self, what: str) -> None:
-        self.fail(f"the leader failed: {what}")
-
     def _end(self, phase: Phase, reason: str) -> None:
         """The job ends or pauses here: nothing is lent any more, trainers go home."""
         with self.lock:
@@ -355,10 +349,9 @@ class Lead(Resuming):
     def _tick(self) -> None:
         self.event(lambda clock, at: clock.tick(at))
         with self.lock:  # those that hold something, or are to
-            self.now()  # whether there is a clock or not: it passes
             needed = self._holders | set(self.origin.targets)
         self._peers.keep(needed)
-        self.beginning.tick(time.monotonic())
+        self.beginning.tick()
         if (now := time.monotonic()) - self._beat_at >= BEAT_S:
             self._beat_at = now
             self._peers.beat()
@@ -399,7 +392,7 @@ class Lead(Resuming):
                 dismissed=dict(self.trainers.dismissed),
                 holders=sorted(holders),
                 obeys=said.obeys,
-                unreachable=self._peers.down(now),
+                unreachable=self.out_of_use(now, awake),
                 batches=said.batches.number,
                 shares=dict(said.batches.planned),
                 shares_reason=said.batches.reason,

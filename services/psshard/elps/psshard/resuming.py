@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Collection
 
 import structlog
@@ -12,6 +13,7 @@ from elps.contracts.ids import JobId, ShardId
 from elps.contracts.messages import HostJob, Phase
 from elps.psshard.beginning import Beginning
 from elps.psshard.core import commands as do
+from elps.psshard.core.awake import Awake
 from elps.psshard.core.clock import Clock
 from elps.psshard.keeping import Keeper
 from elps.psshard.origin import Origin, Source
@@ -35,7 +37,9 @@ class Resuming:
     reporter: Reporter
     keeper: Keeper
     beginning: Beginning
+    _me: ShardId
     _peers: Peers
+    _awake: Awake
     _ended: tuple[Phase, str] | None
     _reopening: Epoch | None  #: the epoch that is being left for a checkpoint
 
@@ -48,13 +52,18 @@ class Resuming:
         raise NotImplementedError
 
     def now(self) -> float:
-        """The time that the clock goes by; call it under the lock."""
-        raise NotImplementedError
+        """The time that the clock and all deadlines of the leader go by; call it under the lock."""
+        return self._awake.at(time.monotonic())
 
     @property
     def _holders(self) -> set[ShardId]:
         """Shards that have, or may have, something of the job; call it under the lock."""
         raise NotImplementedError
+
+    def out_of_use(self, now: float, awake: float) -> list[ShardId]:
+        """Shards that the job waits for in vain; the scheduler takes them from it if that lasts."""
+        stuck = self.clock.stuck(awake) if self.clock is not None else []
+        return sorted({*self._peers.down(now), *stuck} - {self._me})
 
     def lose(self, gone: Collection[ShardId]) -> None:
         """Shards are gone: go on from what the others have, if these had anything."""

@@ -120,7 +120,7 @@ class TrainerLink:
     admitted: bool = False  #: the clock knows it
     leaving: str = ""  #: it said that it goes of its own accord, and why
     greeted: Epoch | None = None  #: epoch of the map it was told last
-    missed_at: float | None = None  #: since when the scheduler's word does not name it, monotonic
+    missed_at: float | None = None  #: since when the scheduler's word does not name it
 
     def tell(self, header: Header, meta: Any = None) -> bool:
         """Send a frame; False when the connection is gone, which its reader notices by itself."""

@@ -30,7 +30,7 @@ from elps.psshard.core.weighing import Weighing
 WAVE_BYTES = 64 << 20
 """Values that move at a time: the copies cost memory and bandwidth while they follow."""
 STALLED_S = 15.0
-"""A wave whose copies have neither come nor advanced for this long is given up."""
+"""A wave whose copies have neither come nor advanced for this long is given up; a new map is taken within this."""
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 30.0
 
 
@@ -51,6 +51,7 @@ class _Wave:
     behind: bool = True  #: a copy has not reached the version looked at last
     phase: Phase = Phase.FOLLOWING
     awaited: set[ShardId] = field(default_factory=set)  #: have not taken the new map
+    awaited_at: float | None = None  #: since when, monotonic s
 
     def caught_up(self, version: int) -> bool:
         """Whether all copies hold this version, or a newer one."""
@@ -115,6 +116,8 @@ class Moving:
             return out + self._begin(now) if now >= self._retry_at and not self._idle else out
         if wave.phase is Phase.FOLLOWING and wave.caught_up(max(version - 1, 0)):
             wave.phase = Phase.SETTLING
+        if wave.phase is Phase.EXCHANGING and wave.awaited_at is None:
+            wave.awaited_at = now
         was_behind, wave.behind = wave.behind, not wave.caught_up(version)
         if wave.behind and not was_behind:
             wave.progress_at = now
@@ -206,6 +209,13 @@ class Moving:
         """Shards that hold partitions, or are to say that they have let them go. One with copies only is expendable."""
         awaited = self._wave.awaited if self._wave is not None else set()
         return {*self.placed.values(), *awaited}
+
+    def stuck(self, now: float) -> list[ShardId]:
+        """Shards that have not taken the new map in time, in order: nothing goes on without them."""
+        wave = self._wave
+        if wave is None or wave.awaited_at is None or now - wave.awaited_at <= STALLED_S:
+            return []
+        return sorted(wave.awaited)
 
     @property
     def done(self) -> bool:

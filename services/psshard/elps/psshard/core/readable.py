@@ -64,6 +64,10 @@ class Readable:
         """What is on its way between shards, for people."""
         return self._moving.waiting_for()
 
+    def stuck(self, now: float) -> list[ShardId]:
+        """Shards that do not take a new map, although their links may be up."""
+        return self._moving.stuck(now)
+
     @property
     def replicas(self) -> str:
         """How the replicas stand, for people; empty for a job without."""
