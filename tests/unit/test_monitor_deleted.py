@@ -46,7 +46,7 @@ def test_of_a_deleted_job_only_the_deletion_is_told_on_and_of_others_everything(
     state.take_event(change(record(seq=2, changed_at=30.0)), 2.0)
     told = [(event.job, event.what) for event in state.feed.since(0)]
     assert told == [("k", "finished"), ("j", "deleted"), ("j", "running")]
-    assert state.feed.place(state.feed.name(state.feed.since(0)[0])) == (2, False)
+    assert state.feed.place(state.feed.since(0)[0].id) == (2, False)
 
 
 def test_a_deletion_that_was_not_heard_is_found_in_the_store_however_fresh_the_job(

@@ -236,7 +236,7 @@ class HostJob(Order, frozen=True, kw_only=True, tag="host_job"):
     inherits: Epoch | None = None
     """The term goes on from what the shards have of the one before, if that is all of it: what has come from this
     opening, or from a later one. None: from the newest checkpoint."""
-    first_term: int = 0
+    first_term: Whole = 0
     """What the store has of lower terms is of an earlier job of this id; see `JobRecord.first_term`."""
 
 

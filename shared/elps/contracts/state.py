@@ -144,7 +144,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A pause was asked for and the boundary is not reached yet."""
     terms: Whole = 0
     """Number of the newest term handed out."""
-    first_term: int = 0
+    first_term: Whole = 0
     """Everything of a lower term is of an earlier job that had this id and was deleted; it does not count here."""
     judged: Judged = Judged()
     fed_at: float | None = None
