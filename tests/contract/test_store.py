@@ -236,6 +236,27 @@ class TestLeases:
         await store.hash_put_under("hash", "g", b"4", "lease", new)
         assert await store.hash_all("hash") == {"f": b"2", "g": b"4"}
 
+    async def test_what_is_written_under_it_is_counted_over_all_its_holders(
+        self, store: Store
+    ) -> None:
+        lease = await store.claim("lease", "a", 60)
+        assert [await store.hash_put_under("h", "f", b"1", "lease", lease) for _ in "12"] == [1, 2]
+        assert (await store.claim("lease", "a", 60)).writes == 2
+        assert (await store.claim("lease", "b", 60)).writes == 2
+        lease = await store.claim("lease", "b", 60, over="a")
+        assert lease == Lease("b", 2, writes=2)
+        assert await store.hash_put_under("h", "f", b"2", "lease", lease) == 3
+
+    async def test_nothing_is_written_while_what_was_written_before_is_missing(
+        self, store: Store
+    ) -> None:
+        lease = await store.claim("lease", "a", 60)
+        await store.hash_put_under("h", "f", b"1", "lease", lease)
+        more = Lease("a", 1, writes=2)
+        assert [await store.hash_put_under("h", "f", b"2", "lease", more) for _ in "12"] == [1, 1]
+        assert await store.hash_all("h") == {"f": b"1"}
+        assert await store.hash_put_under("h", "f", b"2", "lease", Lease("a", 1, writes=1)) == 2
+
     async def test_under_a_lease_of_which_nothing_is_known_nothing_is_written(
         self, store: Store
     ) -> None:

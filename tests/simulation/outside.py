@@ -155,8 +155,8 @@ class Store:
 
     async def hash_put_under(
         self, key: str, field: str, value: bytes, lease_key: str, lease: Any
-    ) -> None:
-        await self._call("hash_put_under", key, field, value, lease_key, lease)
+    ) -> Any:
+        return await self._call("hash_put_under", key, field, value, lease_key, lease)
 
     async def scan(self, prefix: str) -> AsyncIterator[str]:
         await self._call("check")

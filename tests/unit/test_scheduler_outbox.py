@@ -31,10 +31,18 @@ class Charge:
 class Archive:
     """Keeps what is stored, in order."""
 
-    outages = 0
+    chosen = ""
 
     def __init__(self) -> None:
         self.stored: list[str] = []
+        self.lost = False  #: the store has forgotten something
+
+    def forgotten(self) -> bool:
+        lost, self.lost = self.lost, False
+        return lost
+
+    async def keep_policy(self, policy: str) -> None:
+        self.stored.append(f"policy {policy}")
 
     async def write(self, records: dict[JobId, JobRecord]) -> None:
         await asyncio.sleep(0)
@@ -53,17 +61,20 @@ def record(job: str) -> JobRecord:
     )
 
 
-async def test_what_comes_while_the_charge_is_waited_for_is_stored_before_it_is_answered() -> None:
-    charge, archive = Charge(), Archive()
-    bus = SimpleNamespace(connected=False)
-    outbox = Outbox(
-        cast(Any, None),
+def outbox_over(core: Any, archive: Archive, charge: Charge) -> Outbox:
+    return Outbox(
+        core,
         cast(Any, archive),
-        cast(Any, bus),
+        cast(Any, SimpleNamespace(connected=False)),
         cast(Any, charge),
         lambda: Moment(0.0, 0.0),
         lambda _: None,
     )
+
+
+async def test_what_comes_while_the_charge_is_waited_for_is_stored_before_it_is_answered() -> None:
+    charge, archive = Charge(), Archive()
+    outbox = outbox_over(None, archive, charge)
     running = asyncio.create_task(outbox.run())
     outbox.take([WriteRecord(record("first"))])
     async with asyncio.timeout(10):
@@ -76,3 +87,14 @@ async def test_what_comes_while_the_charge_is_waited_for_is_stored_before_it_is_
     assert archive.stored == ["first", "second"]
     running.cancel()
     await asyncio.wait((running,))
+
+
+async def test_a_store_that_has_forgotten_something_is_given_all_records_again() -> None:
+    archive, known = Archive(), {JobId(job): record(job) for job in ("ended", "queued")}
+    core = SimpleNamespace(book=SimpleNamespace(records=known))
+    outbox = outbox_over(core, archive, Charge())
+    await outbox.store()
+    assert archive.stored == []
+    archive.lost, archive.chosen = True, "eps"
+    await outbox.store()
+    assert archive.stored == ["policy eps", "ended", "queued"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 
 from elps.contracts.errors import RetryLater, Superseded
 from elps.storage.port import Lease, check_value
@@ -113,7 +114,7 @@ class MemoryStore:
         if until > now and known.holder not in (holder, over):
             return known
         if known.holder != holder or known.number < at_least:
-            known = Lease(holder, max(known.number + 1, at_least))
+            known = Lease(holder, max(known.number + 1, at_least), known.writes)
         self._leases[key] = known, now + ttl_s
         return known
 
@@ -126,12 +127,17 @@ class MemoryStore:
 
     async def hash_put_under(
         self, key: str, field: str, value: bytes, lease_key: str, lease: Lease
-    ) -> None:
+    ) -> int:
         """Set one field of a hash, under the newest lease."""
         self._available()
-        if self._leases.get(lease_key, (None, 0.0))[0] != lease:
+        known, until = self._leases.get(lease_key, (Lease("", 0), 0.0))
+        if (known.holder, known.number) != (lease.holder, lease.number):
             raise Superseded(f"{lease_key} is held by another one")
+        if known.writes < lease.writes:
+            return known.writes
         await self.hash_put(key, field, value)
+        self._leases[lease_key] = replace(known, writes=known.writes + 1), until
+        return known.writes + 1
 
     async def scan(self, prefix: str) -> AsyncIterator[str]:
         """Names of all keys with this prefix."""

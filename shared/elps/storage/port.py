@@ -17,6 +17,8 @@ class Lease:
     holder: str
     number: int
     """Grows with each change of the holder."""
+    writes: int = 0
+    """Values that were ever set under it, by all its holders. Lower than before: the store has forgotten some."""
 
 
 class Store(Protocol):
@@ -71,8 +73,12 @@ class Store(Protocol):
 
     async def hash_put_under(
         self, key: str, field: str, value: bytes, lease_key: str, lease: Lease
-    ) -> None:
-        """Set one field of a hash; `Superseded` unless this lease is the newest, run out or not."""
+    ) -> int:
+        """Set one field of a hash; `Superseded` unless this lease is the newest, run out or not.
+
+        Returns the lease's writes, this one counted. If the store knows of fewer than `lease.writes`, nothing is set
+        and that smaller number is returned, however often it is asked: what is missing must be noticed first.
+        """
 
     def scan(self, prefix: str) -> AsyncIterator[str]:
         """Names of all keys with this prefix, in no order, without blocking the store."""

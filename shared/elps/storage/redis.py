@@ -91,25 +91,28 @@ HELD = ":held"
 
 CLAIM = """
 local held = redis.call('GET', KEYS[2])
-local known = redis.call('HMGET', KEYS[1], 'holder', 'n')
-local n = tonumber(known[2] or '0')
-if held and held ~= ARGV[1] and held ~= ARGV[4] then return {held, n} end
+local known = redis.call('HMGET', KEYS[1], 'holder', 'n', 'writes')
+local n, writes = tonumber(known[2] or '0'), tonumber(known[3] or '0')
+if held and held ~= ARGV[1] and held ~= ARGV[4] then return {held, n, writes} end
 if known[1] ~= ARGV[1] or n < tonumber(ARGV[3]) then
     n = math.max(n + 1, tonumber(ARGV[3]))
     redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'n', string.format('%.0f', n))
 end
 redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2])
-return {ARGV[1], n}
+return {ARGV[1], n, writes}
 """
 
 RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('UNLINK', KEYS[1]) end"
 
 PUT_UNDER = """
-local known = redis.call('HMGET', KEYS[2], 'holder', 'n')
-if known[1] ~= ARGV[3] or known[2] ~= ARGV[4] then return 0 end
+local known = redis.call('HMGET', KEYS[2], 'holder', 'n', 'writes')
+local writes = tonumber(known[3] or '0')
+if known[1] ~= ARGV[3] or known[2] ~= ARGV[4] then return -1 end
+if writes < tonumber(ARGV[5]) then return writes end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
-return 1
+return redis.call('HINCRBY', KEYS[2], 'writes', 1)
 """
+"""The count lies beside the lease, in the same log: what the server has lost of these writes, the count lacks."""
 
 
 class RedisStore:
@@ -215,8 +218,8 @@ class RedisStore:
         """Hold a lease, or learn who does; its time is that of the server."""
         arguments = (holder, str(round(ttl_s * 1000)), str(at_least), over)
         act = methodcaller("eval", CLAIM, 2, key, key + HELD, *arguments)
-        found, number = await self._call("claim", act)
-        return Lease(_text(found), int(number))
+        found, number, writes = await self._call("claim", act)
+        return Lease(_text(found), int(number), int(writes))
 
     async def release(self, key: str, holder: str) -> None:
         """Let a lease run out now."""
@@ -224,13 +227,15 @@ class RedisStore:
 
     async def hash_put_under(
         self, key: str, field: str, value: bytes, lease_key: str, lease: Lease
-    ) -> None:
+    ) -> int:
         """Set one field of a hash, under the newest lease."""
         check_value(key, value)
-        arguments = (field, value, lease.holder, str(lease.number))
+        arguments = (field, value, lease.holder, str(lease.number), str(lease.writes))
         act = methodcaller("eval", PUT_UNDER, 2, key, lease_key, *arguments)
-        if not await self._call("hash_put", act):
+        writes = int(await self._call("hash_put", act))
+        if writes < 0:
             raise Superseded(f"{lease_key} is held by another one")
+        return writes
 
     async def scan(self, prefix: str) -> AsyncIterator[str]:
         """Names of all keys with this prefix, each once."""

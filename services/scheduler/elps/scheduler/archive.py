@@ -57,8 +57,8 @@ class Archive:
     def __init__(self, store: Store, in_charge: InCharge, setting: str) -> None:
         """`setting` is the policy that the environment names."""
         self._store, self._in_charge, self._setting = store, in_charge, setting
-        self.outages = 0
-        """Absences of the store that were noticed."""
+        self._losses = in_charge.losses  #: that what is stored has been made good for
+        self.chosen = ""  #: the policy that the store is to keep; empty: none was chosen
 
     async def load(self) -> Found:
         """All records."""
@@ -88,13 +88,20 @@ class Archive:
         except InvalidDocument as error:
             log.error("policy_unreadable", reason=str(error))
             return setting
-        return found.policy if found.setting == setting else setting
+        self.chosen = found.policy if found.setting == setting else ""
+        return self.chosen or setting
 
     async def keep_policy(self, policy: str) -> None:
         """Have the policy outlive this scheduler."""
         body = encode(Chosen(policy=policy, setting=self._setting))
         put = partial(self._in_charge.put, topology.POLICY_KEY, CHOSEN, body)
         await self._insist("keep policy", put)
+        self.chosen = policy
+
+    def forgotten(self) -> bool:
+        """Whether the store has lost something since this was asked last, or since the records were loaded."""
+        before, self._losses = self._losses, self._in_charge.losses
+        return self._losses > before
 
     async def grant(self, ask: AskTerm) -> TermGranted:
         """Have the store hand out a term, with a fresh nonce and secret."""
@@ -152,7 +159,6 @@ class Archive:
                 result = await call()
             except RetryLater as error:
                 tries += 1
-                self.outages += tries == 1
                 log.warning("waiting_for", whom="store", to=what, tries=tries, error=str(error))
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

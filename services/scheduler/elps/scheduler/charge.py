@@ -21,6 +21,7 @@ from elps.contracts.errors import RetryLater, Superseded
 from elps.messaging.port import Bus
 from elps.runtime.processes import has_ended, identity
 from elps.runtime.service import Clock
+from elps.scheduler.core.recall import Recall
 from elps.scheduler.core.tenure import Tenure
 from elps.storage.port import Lease, Store
 
@@ -62,6 +63,7 @@ class InCharge:
         )
         self._me = msgspec.json.encode(me).decode()
         self._tenure = Tenure(me.nonce, TTL_S, at_least)
+        self._recall = Recall()
         self._due, self._claimed = asyncio.Event(), asyncio.Event()
         self._other = ""
 
@@ -74,6 +76,11 @@ class InCharge:
     def charge(self) -> Charge:
         """What the orders of this scheduler are signed with."""
         return self._tenure.charge
+
+    @property
+    def losses(self) -> int:
+        """How often the store was found to have forgotten something."""
+        return self._recall.losses
 
     def acts(self) -> bool:
         """Whether it may do anything at this moment."""
@@ -117,17 +124,19 @@ class InCharge:
             raise Superseded(f"another scheduler is in charge: {self._other or 'members obey it'}")
 
     async def put(self, key: str, field: str, value: bytes) -> None:
-        """Set one field of a hash in the store, unless another one is in charge: `Superseded`.
+        """Set one field of a hash in the store, unless another one is in charge: `Superseded`. One call at a time.
 
         A store that has forgotten who is gives the lease anew.
         """
-        lease = Lease(self._me, self.charge.number)
+        lease = Lease(self._me, self.charge.number, self._recall.known)
         try:
-            await self._store.hash_put_under(key, field, value, topology.CHARGE, lease)
+            writes = await self._store.hash_put_under(key, field, value, topology.CHARGE, lease)
         except Superseded:
             await self._claim()
             self.check()
             raise RetryLater("the store did not know who is in charge") from None
+        if not self._recall.told(writes, lease.writes):
+            raise RetryLater("the store has forgotten something")
 
     async def leave(self) -> None:
         """Let another one be in charge at once."""
@@ -146,7 +155,7 @@ class InCharge:
             self._reached_at = asked_at
         elif asked_at - self._reached_at > BROKER_S or self.charge == NO_CHARGE:
             return  # what is to be done about it, the bus says
-        at_least = self._tenure.at_least
+        at_least, known = self._tenure.at_least, self._recall.known
         over = self._other if self._other and has_ended(_process(self._other)) else ""
         try:
             lease = await self._store.claim(
@@ -156,6 +165,7 @@ class InCharge:
             log.warning("waiting_for", whom="store", to="be in charge", error=str(error))
             return
         ours = lease.holder == self._me
+        self._recall.told(lease.writes, known)
         self._tenure.claimed(lease.number, ours, asked_at)
         self._claimed.set()
         if not ours and lease.holder != self._other:

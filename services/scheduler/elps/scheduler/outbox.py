@@ -133,24 +133,24 @@ class Outbox:
             tasks.create_task(self._removal_loop(), name="removals")
 
     async def store(self) -> None:
-        """Store what is not stored yet."""
-        while self._policy:
-            policy = self._policy
-            await self._archive.keep_policy(policy)
-            self._policy = "" if self._policy == policy else self._policy
-        while self._records:
-            batch, outages = dict(self._records), self._archive.outages
+        """Store what is not stored yet, and all of it again where the store has forgotten some."""
+        while self._unstored():
+            if policy := self._policy:
+                await self._archive.keep_policy(policy)
+                self._policy = "" if self._policy == policy else self._policy
+            batch = dict(self._records)
             await self._archive.write(batch)
             for job, record in batch.items():
                 if self._records.get(job) is record:
                     del self._records[job]
-            if (
-                self._archive.outages > outages
-            ):  # it may have come back without its newest second, or empty
-                live = self._core.book.live
-                self._records.update(
-                    {job: self._core.book.records[job] for job in live if job not in self._records}
-                )
+
+    def _unstored(self) -> bool:
+        if self._archive.forgotten():
+            known = self._core.book.records
+            log.warning("store_has_forgotten", what="its newest writes or all", written=len(known))
+            self._records = {**known, **self._records}
+            self._policy = self._policy or self._archive.chosen
+        return bool(self._policy or self._records)
 
     def abandon(self) -> None:
         """Let everyone who waits for an answer, now or later, know that none will come from here."""
