@@ -225,6 +225,17 @@ class TestLeases:
         assert await store.claim("lease", "a", 60, at_least=7) == Lease("a", 7)
         assert await store.claim("lease", "a", 60, at_least=3) == Lease("a", 7)
 
+    async def test_nobody_gets_it_from_a_store_that_has_forgotten_a_number_known_to_him(
+        self, store: Store
+    ) -> None:
+        assert await store.claim("lease", "b", 60, known=3) == Lease("", 0)
+        await store.claim("lease", "a", 60)
+        assert await store.claim("lease", "b", 60, known=3) == Lease("a", 1)
+        assert (await store.claim("lease", "b", 60, known=3, over="a")).holder == "a"
+        await store.release("lease", "a")
+        assert await store.claim("lease", "b", 60, known=2) == Lease("", 1)
+        assert await store.claim("lease", "b", 60, known=1) == Lease("b", 2)
+
     async def test_what_is_written_under_an_older_lease_is_refused(self, store: Store) -> None:
         old = await store.claim("lease", "a", 60)
         await store.hash_put_under("hash", "f", b"1", "lease", old)

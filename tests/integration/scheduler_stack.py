@@ -34,7 +34,7 @@ from elps.messaging.faults import Faults
 from elps.messaging.memory import MemoryBroker, MemoryBus
 from elps.messaging.port import DEAD_QUEUE, Delivery, Queue
 from elps.runtime.service import Context
-from elps.scheduler.app import create
+from elps.scheduler.app import Scheduler, create
 from elps.storage.memory import MemoryStore
 from elps.storage.port import Store
 
@@ -246,6 +246,19 @@ async def running_stack(
         for member in (stack.shard, stack.agent):
             member.alive = False
         await asyncio.wait(members)
+
+
+@asynccontextmanager
+async def another(stack: Stack, store: Store | None = None) -> AsyncIterator[Scheduler]:
+    """One more scheduler, that stands by."""
+    bus, stop = MemoryBus(stack.broker, "another"), asyncio.Event()
+    service = create(Context(bus=bus, store=store or stack.kept, env=ENV))
+    task = asyncio.create_task(service.run(stop))
+    await stack.until(lambda: any(beat.charge is None for beat in stack.beats))
+    yield service
+    stop.set()
+    await task
+    await bus.close()
 
 
 async def say_often(member: Member) -> None:

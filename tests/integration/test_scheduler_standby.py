@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
-from scheduler_stack import ENV, Stack, running_stack
+from scheduler_stack import Stack, another, running_stack
 
 from elps.contracts import topology
 from elps.contracts.codec import encode
 from elps.contracts.epoch import Charge
 from elps.contracts.state import JobState
-from elps.messaging.memory import MemoryBus
-from elps.runtime.service import Context
-from elps.scheduler.app import Scheduler, create
+from elps.scheduler.core import tenure
 
 
 @pytest.fixture
 async def stack() -> AsyncIterator[Stack]:
     async with running_stack() as stack:
         yield stack
-
-
-@asynccontextmanager
-async def another(stack: Stack) -> AsyncIterator[Scheduler]:
-    """One more scheduler, that stands by."""
-    bus, stop = MemoryBus(stack.broker, "another"), asyncio.Event()
-    service = create(Context(bus=bus, store=stack.store, env=ENV))
-    task = asyncio.create_task(service.run(stop))
-    await stack.until(lambda: any(beat.charge is None for beat in stack.beats))
-    yield service
-    stop.set()
-    await task
-    await bus.close()
 
 
 def numbers(stack: Stack) -> set[int]:
@@ -61,9 +44,10 @@ async def test_a_standby_takes_over_at_once_from_one_that_ends_in_order(stack: S
 
 
 async def test_one_that_members_do_not_obey_gives_up_and_comes_back_above_them(
-    stack: Stack,
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store has forgotten a later scheduler, which members have heard."""
+    """The store has forgotten a later scheduler, which members have heard. It does not come, either."""
+    monkeypatch.setattr(tenure, "PATIENCE", 0.1)
     stack.shard.obeys = Charge(7, 99)
     await stack.until(lambda: 8 in numbers(stack))
     stack.shard.obeys = Charge(8, 1)

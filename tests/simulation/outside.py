@@ -145,10 +145,8 @@ class Store:
     async def raise_to(self, key: str, at_least: int, update_id: str) -> Any:
         return await self._call("raise_to", key, at_least, update_id)
 
-    async def claim(
-        self, key: str, holder: str, ttl_s: float, *, at_least: int = 0, over: str = ""
-    ) -> Any:
-        return await self._call("claim", key, holder, ttl_s, at_least=at_least, over=over)
+    async def claim(self, key: str, holder: str, ttl_s: float, **terms: Any) -> Any:
+        return await self._call("claim", key, holder, ttl_s, **terms)
 
     async def release(self, key: str, holder: str) -> None:
         await self._call("release", key, holder)

@@ -105,18 +105,28 @@ class MemoryStore:
         return updates[update_id]
 
     async def claim(
-        self, key: str, holder: str, ttl_s: float, *, at_least: int = 0, over: str = ""
+        self,
+        key: str,
+        holder: str,
+        ttl_s: float,
+        *,
+        at_least: int = 0,
+        over: str = "",
+        known: int = 0,
     ) -> Lease:
         """Hold a lease, or learn who does."""
         self._available()
         now = time.monotonic()
-        known, until = self._leases.get(key, (Lease("", 0), 0.0))
-        if until > now and known.holder not in (holder, over):
-            return known
-        if known.holder != holder or known.number < at_least:
-            known = Lease(holder, max(known.number + 1, at_least), known.writes)
-        self._leases[key] = known, now + ttl_s
-        return known
+        last, until = self._leases.get(key, (Lease("", 0), 0.0))
+        held = until > now
+        if held and last.holder not in (holder, over):
+            return last
+        if last.number < known:
+            return last if held else replace(last, holder="")
+        if last.holder != holder or last.number < at_least:
+            last = Lease(holder, max(last.number + 1, at_least), last.writes)
+        self._leases[key] = last, now + ttl_s
+        return last
 
     async def release(self, key: str, holder: str) -> None:
         """Let a lease run out now."""

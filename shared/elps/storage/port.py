@@ -60,12 +60,22 @@ class Store(Protocol):
         """
 
     async def claim(
-        self, key: str, holder: str, ttl_s: float, *, at_least: int = 0, over: str = ""
+        self,
+        key: str,
+        holder: str,
+        ttl_s: float,
+        *,
+        at_least: int = 0,
+        over: str = "",
+        known: int = 0,
     ) -> Lease:
         """Hold a lease for `ttl_s` from now, or learn who does.
 
         It goes to `holder` if it has it already, if it has run out, and from `over`, who is known to have ended. Its
         number rises when the holder is another than the last one, and to `at_least`. Repeats change the time only.
+
+        `known` is a number that was given already: where the store knows of lower ones only it has forgotten that, and
+        nobody gets it by this claim; the holder that is returned may be empty then.
         """
 
     async def release(self, key: str, holder: str) -> None:

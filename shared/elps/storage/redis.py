@@ -94,6 +94,7 @@ local held = redis.call('GET', KEYS[2])
 local known = redis.call('HMGET', KEYS[1], 'holder', 'n', 'writes')
 local n, writes = tonumber(known[2] or '0'), tonumber(known[3] or '0')
 if held and held ~= ARGV[1] and held ~= ARGV[4] then return {held, n, writes} end
+if n < tonumber(ARGV[5]) then return {held or '', n, writes} end
 if known[1] ~= ARGV[1] or n < tonumber(ARGV[3]) then
     n = math.max(n + 1, tonumber(ARGV[3]))
     redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'n', string.format('%.0f', n))
@@ -213,10 +214,17 @@ class RedisStore:
         return int(await self._call("raise_to", methodcaller("eval", RAISE_TO, 1, key, *arguments)))
 
     async def claim(
-        self, key: str, holder: str, ttl_s: float, *, at_least: int = 0, over: str = ""
+        self,
+        key: str,
+        holder: str,
+        ttl_s: float,
+        *,
+        at_least: int = 0,
+        over: str = "",
+        known: int = 0,
     ) -> Lease:
         """Hold a lease, or learn who does; its time is that of the server."""
-        arguments = (holder, str(round(ttl_s * 1000)), str(at_least), over)
+        arguments = (holder, str(round(ttl_s * 1000)), str(at_least), over, str(known))
         act = methodcaller("eval", CLAIM, 2, key, key + HELD, *arguments)
         found, number, writes = await self._call("claim", act)
         return Lease(_text(found), int(number), int(writes))

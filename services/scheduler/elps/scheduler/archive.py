@@ -60,16 +60,24 @@ class Archive:
         self._losses = in_charge.losses  #: that what is stored has been made good for
         self.chosen = ""  #: the policy that the store is to keep; empty: none was chosen
 
-    async def load(self) -> Found:
-        """All records."""
-        found = Found([], [])
+    async def load(self, kept: Mapping[JobId, JobRecord]) -> Found:
+        """All records. Those of `kept` that are missing, or older in the store, are written again."""
+        records, unreadable = dict[JobId, JobRecord](), list[JobId]()
         for job, value in sorted((await self._insist("read jobs", self._read_all)).items()):
             try:
-                found.records.append(decode(value, JobRecord))
+                records[JobId(job)] = decode(value, JobRecord)
             except InvalidDocument as error:
                 log.error("record_unreadable", job=job, reason=str(error))
-                found.unreadable.append(JobId(job))
-        return found
+                unreadable.append(JobId(job))
+        lost = {
+            job: record
+            for job, record in kept.items()
+            if job not in records or records[job].changed_at < record.changed_at
+        }
+        if lost:
+            log.warning("store_has_forgotten", what="records", written=len(lost))
+            await self.write(lost)
+        return Found([*{**records, **lost}.values()], unreadable)
 
     async def write(self, records: Mapping[JobId, JobRecord]) -> None:
         """Store records; `Superseded` if another scheduler does so now."""
