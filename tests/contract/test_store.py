@@ -94,6 +94,13 @@ class TestValues:
         await store.put_many(items)
         assert await store.get_many(list(items)) == list(items.values())
 
+    async def test_keys_of_every_kind_are_counted(self, store: Store) -> None:
+        await store.put_many({f"k{n}": b"" for n in range(2500)})
+        await store.hash_put("hash", "f", b"")
+        keys = [*(f"k{n}" for n in range(0, 3000, 2)), "hash", "absent"]
+        assert await store.present(keys) == 1251
+        assert await store.present([]) == 0
+
     async def test_nothing_at_all_is_no_error(self, store: Store) -> None:
         await store.put_many({})
         await store.delete([])

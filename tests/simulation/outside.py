@@ -124,6 +124,9 @@ class Store:
     async def get_many(self, keys: Sequence[str]) -> Any:
         return await self._call("get_many", keys)
 
+    async def present(self, keys: Sequence[str]) -> Any:
+        return await self._call("present", keys)
+
     async def put_many(self, items: Mapping[str, Any]) -> None:
         await self._call("put_many", items)
 

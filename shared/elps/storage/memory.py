@@ -52,6 +52,12 @@ class MemoryStore:
         self._available()
         return [self._values.get(key) for key in keys]
 
+    async def present(self, keys: Sequence[str]) -> int:
+        """How many of these keys there are."""
+        self._available()
+        kinds = (self._values, self._hashes, self._counters, self._leases)
+        return sum(any(key in kind for kind in kinds) for key in keys)
+
     async def put_many(self, items: Mapping[str, bytes | memoryview]) -> None:
         """Set several keys."""
         for key, value in items.items():

@@ -33,6 +33,9 @@ class Store(Protocol):
     async def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
         """Values of several keys, fetched in bounded pipelines."""
 
+    async def present(self, keys: Sequence[str]) -> int:
+        """How many of these keys there are; each is to be named once."""
+
     async def put_many(self, items: Mapping[str, bytes | memoryview]) -> None:
         """Set several keys, in bounded pipelines."""
 

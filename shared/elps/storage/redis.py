@@ -174,6 +174,14 @@ class RedisStore:
                 found += await self._call("get_many", methodcaller("mget", part))
         return found
 
+    async def present(self, keys: Sequence[str]) -> int:
+        """How many of these keys there are."""
+        batches = _batches(keys, [1] * len(keys), PIPELINE_KEYS)
+        found: list[int] = [
+            await self._call("present", methodcaller("exists", *batch)) for batch in batches
+        ]
+        return sum(found)
+
     async def put_many(self, items: Mapping[str, bytes | memoryview]) -> None:
         """Set several keys."""
         raw = {}
