@@ -388,6 +388,7 @@ class Lead(Resuming):
                 plan=clock.plan if clock is not None else 0,
                 ready=self.trainers.admitted(),
                 dismissed=dict(self.trainers.dismissed),
+                gone=self.trainers.gone(),
                 holders=sorted(holders),
                 obeys=said.obeys,
                 unreachable=self._peers.down(now),
