@@ -40,12 +40,12 @@ class Scheduler:
         while not stop.is_set():
             context = self._context
             in_charge = InCharge(context.store, context.bus, context.clock, past)
-            if await self._stand_by(in_charge, stop):
-                try:
+            try:
+                if await self._stand_by(in_charge, stop):
                     await self._serve(in_charge, stop)
-                except Superseded as error:
-                    log.warning("superseded", reason=str(error))
-                await in_charge.leave()
+            except Superseded as error:
+                log.warning("superseded", reason=str(error))
+            await in_charge.leave()
 
     async def _stand_by(self, in_charge: InCharge, stop: asyncio.Event) -> bool:
         """Wait for the time in which this one is in charge; False if it is asked to end before."""

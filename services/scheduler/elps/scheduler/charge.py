@@ -100,9 +100,10 @@ class InCharge:
             self._due.set()
 
     async def come(self) -> None:
-        """Stand by until this scheduler is in charge."""
+        """Stand by until this scheduler is in charge; `Superseded` if it was, and heard so too late."""
         while not self.acts():
             await self._claim()
+            self.check()
             if not self.acts():
                 await asyncio.sleep(CLAIM_S)
         log.info("in_charge", number=self.charge.number)
