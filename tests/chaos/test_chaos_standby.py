@@ -123,3 +123,21 @@ async def test_nobody_takes_over_while_the_store_is_away(
     await eventually(lambda: site.log(standby).count("in_charge") > taken, "a new one in charge")
     record = await training.equals_the_plain_loop()
     assert record.terms == 1
+
+
+async def test_a_store_that_comes_back_empty_again_and_again_costs_a_running_job_nothing(
+    site: Site, operator: Operator, two: Two
+) -> None:
+    """Both schedulers claim as soon as they reach it; each time it must be the one that knows the job."""
+    training = await operator.submit(
+        name="emptied", iterations=300, checkpoint={"every": 10, "every_s": 0}
+    )
+    await training.reaches(20)
+    for _ in range(4):
+        await site.empty_the_store()
+        await training.until_stored(lambda record: record.terms == 1, "record in the empty store")
+        await training.rises(15)
+    record = await training.equals_the_plain_loop()
+    assert record.terms == 1
+    assert record.progress.redone_iterations == 0
+    assert not training.told("worker_lost")

@@ -94,6 +94,13 @@ class TestValues:
         await store.put_many(items)
         assert await store.get_many(list(items)) == list(items.values())
 
+    async def test_keys_of_every_kind_are_counted(self, store: Store) -> None:
+        await store.put_many({f"k{n}": b"" for n in range(2500)})
+        await store.hash_put("hash", "f", b"")
+        keys = [*(f"k{n}" for n in range(0, 3000, 2)), "hash", "absent"]
+        assert await store.present(keys) == 1251
+        assert await store.present([]) == 0
+
     async def test_nothing_at_all_is_no_error(self, store: Store) -> None:
         await store.put_many({})
         await store.delete([])
@@ -225,6 +232,17 @@ class TestLeases:
         assert await store.claim("lease", "a", 60, at_least=7) == Lease("a", 7)
         assert await store.claim("lease", "a", 60, at_least=3) == Lease("a", 7)
 
+    async def test_nobody_gets_it_from_a_store_that_has_forgotten_a_number_known_to_him(
+        self, store: Store
+    ) -> None:
+        assert await store.claim("lease", "b", 60, known=3) == Lease("", 0)
+        await store.claim("lease", "a", 60)
+        assert await store.claim("lease", "b", 60, known=3) == Lease("a", 1)
+        assert (await store.claim("lease", "b", 60, known=3, over="a")).holder == "a"
+        await store.release("lease", "a")
+        assert await store.claim("lease", "b", 60, known=2) == Lease("", 1)
+        assert await store.claim("lease", "b", 60, known=1) == Lease("b", 2)
+
     async def test_what_is_written_under_an_older_lease_is_refused(self, store: Store) -> None:
         old = await store.claim("lease", "a", 60)
         await store.hash_put_under("hash", "f", b"1", "lease", old)
@@ -257,6 +275,27 @@ class TestLeases:
         await store.hash_delete_under("hash", ["g"], "lease", new)
         assert await store.get("k2") is None
         assert await store.hash_all("hash") == {}
+
+    async def test_what_is_written_under_it_is_counted_over_all_its_holders(
+        self, store: Store
+    ) -> None:
+        lease = await store.claim("lease", "a", 60)
+        assert [await store.hash_put_under("h", "f", b"1", "lease", lease) for _ in "12"] == [1, 2]
+        assert (await store.claim("lease", "a", 60)).writes == 2
+        assert (await store.claim("lease", "b", 60)).writes == 2
+        lease = await store.claim("lease", "b", 60, over="a")
+        assert lease == Lease("b", 2, writes=2)
+        assert await store.hash_put_under("h", "f", b"2", "lease", lease) == 3
+
+    async def test_nothing_is_written_while_what_was_written_before_is_missing(
+        self, store: Store
+    ) -> None:
+        lease = await store.claim("lease", "a", 60)
+        await store.hash_put_under("h", "f", b"1", "lease", lease)
+        more = Lease("a", 1, writes=2)
+        assert [await store.hash_put_under("h", "f", b"2", "lease", more) for _ in "12"] == [1, 1]
+        assert await store.hash_all("h") == {"f": b"1"}
+        assert await store.hash_put_under("h", "f", b"2", "lease", Lease("a", 1, writes=1)) == 2
 
     async def test_under_a_lease_of_which_nothing_is_known_nothing_is_written(
         self, store: Store

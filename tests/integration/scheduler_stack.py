@@ -34,8 +34,9 @@ from elps.messaging.faults import Faults
 from elps.messaging.memory import MemoryBroker, MemoryBus
 from elps.messaging.port import DEAD_QUEUE, Delivery, Queue
 from elps.runtime.service import Context
-from elps.scheduler.app import create
+from elps.scheduler.app import Scheduler, create
 from elps.storage.memory import MemoryStore
+from elps.storage.port import Store
 
 T = TypeVar("T")
 
@@ -152,8 +153,9 @@ class ScriptedAgent(Member):
 class Stack:
     """Broker, store, a user, members, and the scheduler, which can be stopped and started."""
 
-    def __init__(self, faults: Faults | None = None) -> None:
+    def __init__(self, faults: Faults | None = None, store: Store | None = None) -> None:
         self.broker, self.store = MemoryBroker(faults), MemoryStore()
+        self.kept: Store = store or self.store  #: what the scheduler writes to
         self.user = MemoryBus(self.broker, "user")
         self.shard = ScriptedShard(MemoryBus(self.broker, "s1"), "s1")
         self.agent = ScriptedAgent(MemoryBus(self.broker, "a1"), "a1")
@@ -170,7 +172,7 @@ class Stack:
         bus = MemoryBus(self.broker, "scheduler")
 
         async def serve() -> None:
-            await create(Context(bus=bus, store=self.store, env=ENV)).run(self._stop)
+            await create(Context(bus=bus, store=self.kept, env=ENV)).run(self._stop)
             await bus.close()
 
         self._running = self.tasks.create_task(serve())
@@ -200,11 +202,11 @@ class Stack:
             await self.changed.wait_for(what)
 
     async def until_stored(
-        self, read: Callable[[MemoryStore], Awaitable[T]], fits: Callable[[T], bool]
+        self, read: Callable[[Store], Awaitable[T]], fits: Callable[[T], bool]
     ) -> None:
         """Look into the store at each of the scheduler's heartbeats."""
         async with asyncio.timeout(BOUND_S):
-            while not fits(await read(self.store)):
+            while not fits(await read(self.kept)):
                 seen = len(self.beats)
                 await self.until(lambda seen=seen: len(self.beats) > seen)  # type: ignore[misc]
 
@@ -216,7 +218,7 @@ class Stack:
         return await self.ask("submit", id=job, task="linear", iterations=5, **fields)
 
     async def record(self, job: str) -> JobRecord:
-        value = await self.store.hash_get(topology.JOB_INDEX, job)
+        value = await self.kept.hash_get(topology.JOB_INDEX, job)
         assert value is not None
         return decode(value, JobRecord)
 
@@ -225,8 +227,10 @@ class Stack:
 
 
 @asynccontextmanager
-async def running_stack(faults: Faults | None = None) -> AsyncIterator[Stack]:
-    stack = Stack(faults)
+async def running_stack(
+    faults: Faults | None = None, store: Store | None = None
+) -> AsyncIterator[Stack]:
+    stack = Stack(faults, store)
     events = Queue(
         "test.events", ((topology.EVENTS, "#"), (topology.MEMBERS, topology.SCHEDULER_BEAT))
     )
@@ -242,6 +246,19 @@ async def running_stack(faults: Faults | None = None) -> AsyncIterator[Stack]:
         for member in (stack.shard, stack.agent):
             member.alive = False
         await asyncio.wait(members)
+
+
+@asynccontextmanager
+async def another(stack: Stack, store: Store | None = None) -> AsyncIterator[Scheduler]:
+    """One more scheduler, that stands by."""
+    bus, stop = MemoryBus(stack.broker, "another"), asyncio.Event()
+    service = create(Context(bus=bus, store=store or stack.kept, env=ENV))
+    task = asyncio.create_task(service.run(stop))
+    await stack.until(lambda: any(beat.charge is None for beat in stack.beats))
+    yield service
+    stop.set()
+    await task
+    await bus.close()
 
 
 async def say_often(member: Member) -> None:

@@ -207,6 +207,24 @@ def test_a_trainer_that_sees_another_job_is_dismissed_with_the_difference(
     assert (final(stack) == -30).all()
 
 
+def test_the_beat_names_whose_connection_has_ended_until_they_come_again(
+    stack_of: Callable[..., Stack],
+) -> None:
+    stack = stack_of()
+    message = stack.host(document(), workers=2)
+    for number in (1, 2):
+        dies = stack.trainer(message, number, before=lambda *_: False)
+        dies.join(10)
+    eventually(lambda: stack.status().gone == ["job-w1", "job-w2"])
+    hold = threading.Event()
+    stack.trainer(message, 1, before=lambda _, header: header.kind is not Kind.TRAIN or hold.wait())
+    eventually(lambda: stack.status().gone == ["job-w2"])
+    stack.direct(message, workers=["job-w1"])
+    eventually(lambda: stack.status().gone == [])
+    hold.set()
+    comes_to(stack, "finished")
+
+
 @pytest.mark.parametrize("at", [Kind.MAP, Kind.INITIALISE])
 def test_who_dies_before_version_0_is_brought_is_replaced(
     stack_of: Callable[..., Stack], at: Kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -357,6 +357,63 @@ def test_a_manifest_that_makes_no_sense_ends_the_job_in_words(
     message = stack.host(EVERY_10, 2, progress=Progress(iteration=25, checkpoint=20))
     stack.trainer(message, 2)
     assert comes_to(stack, "failed")
+
+
+class Losing(MemoryStore):
+    """Comes back empty, once, in the middle of what the leader does with a checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes = self.loads = (
+            0  #: the manifest, or the chunk, after which that happens; 0: it does not
+        )
+
+    async def hash_put(self, key: str, field: str, value: bytes) -> None:
+        self.writes = self._counted(self.writes)
+        await super().hash_put(key, field, value)
+
+    async def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        found = await super().get_many(keys)
+        self.loads = self._counted(self.loads)
+        return found
+
+    def _counted(self, left: int) -> int:
+        if left == 1:
+            for kept in (self._values, self._hashes, self._counters):
+                kept.clear()
+        return max(0, left - 1)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_the_last_checkpoint_is_written_again_if_the_store_lost_it_before_it_was_valid(
+    stack_of: Callable[..., Stack], shards: int
+) -> None:
+    store = Losing()
+    store.writes = 1
+    stack = stack_of(shards, store)
+    stack.trainer(stack.host(document()), 1)
+    comes_to(stack, "finished")
+    assert (final(stack) == -30).all()
+
+
+def test_a_job_that_rests_where_it_began_writes_again_what_the_store_has_lost_since(
+    stack_of: Callable[..., Stack],
+) -> None:
+    store = Losing()
+    stack = stack_of(1, store)
+    two_checkpoints(stack, EVERY_10)
+    store.loads = len(manifests(stack)[0].partitions)
+    progress = Progress(iteration=20, checkpoint=20)
+    message = stack.host(EVERY_10, 2, progress=progress)
+    stack.direct(message, "pause")
+    stack.trainer(message, 1)
+    assert comes_to(stack, "paused") == "paused at iteration 20"
+    assert store.loads == 0
+    assert (final(stack) == -20).all()
+    message = stack.host(EVERY_10, 3, progress=progress)
+    stack.trainer(message, 3)
+    comes_to(stack, "finished")
+    assert (final(stack) == -30).all()
 
 
 def test_a_pause_rests_on_a_checkpoint_and_resumes_from_it(stack_of: Callable[..., Stack]) -> None:

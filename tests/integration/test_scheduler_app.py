@@ -204,15 +204,38 @@ async def test_a_stack_whose_store_came_back_empty_has_its_records_again(stack: 
     await stack.submit("one")
     await stack.reached("one", JobState.RUNNING)
     await stack.submit("two")
+    await stack.ask("kill", job="two")
     stack.store.stop()
     waiting = asyncio.create_task(stack.submit("three"))
     await asyncio.sleep(BEAT_S)
     stack.store.start()
-    await stack.store.delete([topology.JOB_INDEX])
+    await stack.store.delete([topology.JOB_INDEX, topology.CHARGE])
     assert (await waiting).ok
     await stack.until_stored(
         lambda store: store.hash_all(topology.JOB_INDEX), lambda all_: len(all_) == 3
     )
+
+
+async def test_a_store_that_is_emptied_between_two_calls_has_all_again_though_nothing_is_written(
+    stack: Stack,
+) -> None:
+    for job in ("one", "two", "three"):
+        await stack.submit(job)
+    await stack.ask("kill", job="two")
+    await stack.ask("pause", job="three")
+    await stack.ask("policy", policy="eps")
+    stack.shard.alive = stack.agent.alive = False  # nothing more is to be written of the others
+    before = await stack.store.hash_all(topology.JOB_INDEX)
+    await stack.store.delete([topology.JOB_INDEX, topology.CHARGE, topology.POLICY_KEY])
+    await stack.until_stored(
+        lambda store: store.hash_all(topology.JOB_INDEX),
+        lambda found: found.keys() == before.keys(),
+    )
+    await stack.until_stored(
+        lambda store: store.hash_all(topology.POLICY_KEY), lambda found: bool(found)
+    )
+    assert (await stack.record("two")).state is JobState.KILLED
+    assert (await stack.record("three")).state is JobState.PAUSED
 
 
 async def test_a_job_trains_on_through_a_restart_of_the_scheduler(stack: Stack) -> None:

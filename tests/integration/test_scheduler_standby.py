@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
-from scheduler_stack import BOUND_S, ENV, Stack, running_stack
+from scheduler_stack import BOUND_S, Stack, another, running_stack
 
 from elps.contracts import topology
 from elps.contracts.codec import encode
@@ -17,9 +16,9 @@ from elps.contracts.errors import Superseded
 from elps.contracts.ids import JobId
 from elps.contracts.state import JobState
 from elps.messaging.memory import MemoryBroker, MemoryBus
-from elps.runtime.service import Context, SystemClock
-from elps.scheduler.app import Scheduler, create
+from elps.runtime.service import SystemClock
 from elps.scheduler.charge import InCharge
+from elps.scheduler.core import tenure
 from elps.storage.memory import MemoryStore
 
 
@@ -27,19 +26,6 @@ from elps.storage.memory import MemoryStore
 async def stack() -> AsyncIterator[Stack]:
     async with running_stack() as stack:
         yield stack
-
-
-@asynccontextmanager
-async def another(stack: Stack) -> AsyncIterator[Scheduler]:
-    """One more scheduler, that stands by."""
-    bus, stop = MemoryBus(stack.broker, "another"), asyncio.Event()
-    service = create(Context(bus=bus, store=stack.store, env=ENV))
-    task = asyncio.create_task(service.run(stop))
-    await stack.until(lambda: any(beat.charge is None for beat in stack.beats))
-    yield service
-    stop.set()
-    await task
-    await bus.close()
 
 
 def numbers(stack: Stack) -> set[int]:
@@ -65,9 +51,10 @@ async def test_a_standby_takes_over_at_once_from_one_that_ends_in_order(stack: S
 
 
 async def test_one_that_members_do_not_obey_gives_up_and_comes_back_above_them(
-    stack: Stack,
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store has forgotten a later scheduler, which members have heard."""
+    """The store has forgotten a later scheduler, which members have heard. It does not come, either."""
+    monkeypatch.setattr(tenure, "PATIENCE", 0.1)
     stack.shard.obeys = Charge(7, 99)
     await stack.until(lambda: 8 in numbers(stack))
     stack.shard.obeys = Charge(8, 1)
@@ -104,7 +91,7 @@ async def test_a_chosen_policy_outlives_the_scheduler_and_jobs_are_explained(sta
 
 async def test_one_that_was_followed_removes_no_keys_and_no_record() -> None:
     store, broker = MemoryStore(), MemoryBroker()
-    old, new = (InCharge(store, MemoryBus(broker), SystemClock()) for _ in range(2))
+    old, new = (InCharge(store, MemoryBus(broker), SystemClock(), tenure.Past()) for _ in range(2))
     job = JobId("again")  # it was deleted, and its id has been used again since
     keys = [topology.term_key(job), topology.manifests_key(job)]
     async with asyncio.timeout(BOUND_S):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import signal
+import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pids import alive
@@ -264,6 +267,41 @@ async def test_a_killed_zygote_takes_its_trainers_along_and_is_replaced(bench: B
     for line in lines:  # those in sessions of their own belong to init now
         if line.startswith("child ") and alive(child := int(line.split()[1])):
             os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("lacks", ["processes", "descriptors"])
+async def test_a_zygote_that_cannot_be_started_for_a_while_is_tried_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    command, refused = start("wait"), list[int]()
+    bench.trainers.start(command)
+    await bench.becomes(command, "running")
+    zygote, popen, pidfd_open = bench.trainers.zygote_pid, subprocess.Popen, os.pidfd_open
+    assert zygote is not None
+
+    def no_process(*args: Any, **named: Any) -> Any:
+        refused.append(0)
+        if len(refused) < 3:
+            raise BlockingIOError(errno.EAGAIN, "no process is free")
+        return popen(*args, **named)
+
+    def no_descriptor(pid: int, flags: int = 0) -> int:
+        refused.append(pid)
+        if len(refused) < 3:
+            raise OSError(errno.EMFILE, "no descriptor is free")
+        return pidfd_open(pid, flags)
+
+    if lacks == "processes":
+        monkeypatch.setattr(subprocess, "Popen", no_process)
+    else:
+        monkeypatch.setattr(os, "pidfd_open", no_descriptor)
+    os.kill(zygote, signal.SIGKILL)
+    await bench.becomes(command, "exited")
+    again = start("wait", n=2)
+    bench.trainers.start(again)
+    await bench.becomes(again, "running")
+    assert len(refused) == 3
+    assert not any(alive(pid) for pid in refused[:2] if pid)
 
 
 async def test_a_frozen_zygote_is_replaced_when_a_trainer_cannot_be_ended(

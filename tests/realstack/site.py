@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import shutil
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -211,6 +212,13 @@ class Site:
         for handle in handles:
             assert processes.send(handle, number), f"{handle.name} was not there"
         await gone(handles, timeout_s)
+
+    async def empty_the_store(self) -> None:
+        """Kill Redis and start it without its data."""
+        store = self.store
+        await self.kill("redis")
+        await asyncio.to_thread(shutil.rmtree, store.folder / "appendonlydir")
+        await self.start("redis")
 
     async def kill_everything(self) -> None:
         """Kill -9 of every process that carries the stack's mark."""

@@ -124,6 +124,9 @@ class Store:
     async def get_many(self, keys: Sequence[str]) -> Any:
         return await self._call("get_many", keys)
 
+    async def present(self, keys: Sequence[str]) -> Any:
+        return await self._call("present", keys)
+
     async def put_many(self, items: Mapping[str, Any]) -> None:
         await self._call("put_many", items)
 
@@ -145,18 +148,16 @@ class Store:
     async def raise_to(self, key: str, at_least: int, update_id: str) -> Any:
         return await self._call("raise_to", key, at_least, update_id)
 
-    async def claim(
-        self, key: str, holder: str, ttl_s: float, *, at_least: int = 0, over: str = ""
-    ) -> Any:
-        return await self._call("claim", key, holder, ttl_s, at_least=at_least, over=over)
+    async def claim(self, key: str, holder: str, ttl_s: float, **terms: Any) -> Any:
+        return await self._call("claim", key, holder, ttl_s, **terms)
 
     async def release(self, key: str, holder: str) -> None:
         await self._call("release", key, holder)
 
     async def hash_put_under(
         self, key: str, field: str, value: bytes, lease_key: str, lease: Any
-    ) -> None:
-        await self._call("hash_put_under", key, field, value, lease_key, lease)
+    ) -> Any:
+        return await self._call("hash_put_under", key, field, value, lease_key, lease)
 
     async def delete_under(self, keys: Sequence[str], lease_key: str, lease: Any) -> None:
         await self._call("delete_under", keys, lease_key, lease)

@@ -343,6 +343,11 @@ class Leader(Successor):
             world.saved_skips = sorted({*world.saved_skips, *self.skips})
             self.event(epoch, lambda c: c.checkpoint_written(version, self.world.now))
 
+    def _find(self, epoch: Epoch, version: int) -> None:
+        """It is looked for; now and then the store has lost it."""
+        there = version in self.checkpoints
+        self.event(epoch, lambda c: c.checkpoint_found(version, there, self.world.now))
+
     # --- commands -------------------------------------------------------------------------------------------------
 
     @property
@@ -386,6 +391,8 @@ class Leader(Successor):
                 if version != self.writing:
                     self.collecting, self.writing = {}, version
                 self._to_all("checkpoint", version)
+            case do.FindCheckpoint(version):
+                self.world.net.later(self._find, self.epoch, version)
             case do.Freeze(interval, attempt):
                 self._to_all("freeze", interval, attempt)
             case do.Thaw(interval):

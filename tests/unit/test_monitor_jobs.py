@@ -7,7 +7,18 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from monitor_messages import AROUND, TERM, change, leaders, record, row, rows, shard_beat, view
+from monitor_messages import (
+    AROUND,
+    TERM,
+    bare_beat,
+    change,
+    leaders,
+    record,
+    row,
+    rows,
+    shard_beat,
+    view,
+)
 
 from elps.contracts.epoch import Term
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
@@ -113,6 +124,21 @@ def test_the_shares_in_force_are_shown_with_their_reason(state: State) -> None:
     view = queries.job(state, "j")
     assert (view["batches"], view["shares"]) == (5, {"j-w1": 24, "j-w2": 8})
     assert view["shares_reason"] == "slower"
+
+
+def test_a_leader_that_has_fallen_silent_is_told_of_while_others_are_heard(state: State) -> None:
+    state.take_event(change(record(reason="training")), 1.0)
+    state.take_beat(shard_beat(1), 3.0)
+    state.take_beat(bare_beat(1, shard="s2"), 7.0)
+    assert view(state)["reason"] == "training"
+    state.take_beat(bare_beat(2, shard="s2"), 9.0)
+    silent = "its leader s1 was not heard for 6 s"
+    assert view(state)["reason"] == f"{silent}; until then: training"
+    away = queries.jobs(state, 10, "", "no answer")["jobs"][0]["reason"]
+    assert away == f"{silent}; what follows waits for the store: no answer; until then: training"
+    moved = Allocation(term=Term(2, 5), shards=[ShardId("s2")], workers={})
+    state.take_event(change(record(reason="s2 leads now", allocation=moved, terms=2)), 9.0)
+    assert view(state)["reason"] == "s2 leads now"
 
 
 def test_the_size_that_a_job_shall_have_is_shown_beside_what_it_has(state: State) -> None:

@@ -446,6 +446,31 @@ def test_a_target_that_is_reached_ends_the_job_at_the_first_boundary() -> None:
     assert g("checkpoint_written", 1)[-1] == do.Finish(1, "m reached 1, target 1")
 
 
+@pytest.mark.parametrize("end", [5, 10])
+def test_a_job_that_comes_to_rest_on_its_newest_checkpoint_looks_whether_it_is_there(
+    end: int,
+) -> None:
+    clock = Clock(Rules(Geometry(samples=100, batch=4), iterations=end), [S], 5, 0.0, checkpoint=5)
+    last = do.Rest(5) if end > 5 else do.Finish(5, "all iterations are done")
+    said = [*clock.pause(0.0), *clock.progressed(S, 5, 0.0)]
+    assert said == [do.AnnounceGate(5), do.FindCheckpoint(5)]
+    assert clock.waiting_for(0.0) == "checkpoint of version 5: waiting for the store"
+    assert clock.tick(1.0) == []
+    assert clock.checkpoint_found(5, False, 2.0) == [do.WriteCheckpoint(5)]
+    assert clock.checkpoint_found(5, True, 2.0) == [], "a late answer"
+    assert clock.checkpoint_abandoned(5, 3.0) == [do.WriteCheckpoint(5)]
+    assert clock.checkpoint_written(5, 4.0) == [last]
+    assert clock.tick(100.0) == []
+
+
+def test_a_checkpoint_that_is_found_is_not_written_again() -> None:
+    clock = Clock(Rules(Geometry(samples=100, batch=4), iterations=9), [S], 5, 0.0, checkpoint=5)
+    said = [*clock.progressed(S, 5, 0.0), *clock.pause(0.0)]
+    assert said == [do.AnnounceGate(5), do.FindCheckpoint(5)]
+    assert clock.checkpoint_found(5, True, 1.0) == [do.Rest(5)]
+    assert clock.tick(100.0) == []
+
+
 def test_an_abandoned_checkpoint_is_made_up_for_at_the_next_boundary() -> None:
     g = Game(A, checkpoint_every=5, start=4)
     g.compute(A)

@@ -13,7 +13,7 @@ from elps.contracts.ids import JobId, ShardId
 from elps.contracts.job import JobDocument
 from elps.contracts.messages import Reply
 from elps.contracts.state import JobRecord, JobState
-from elps.scheduler.core.events import Answer, Event, Moment, Probe, Request, WriteRecord
+from elps.scheduler.core.events import Answer, Event, Marks, Moment, Probe, Request, WriteRecord
 from elps.scheduler.outbox import Outbox
 
 
@@ -34,10 +34,21 @@ class Charge:
 class Archive:
     """Keeps what is stored, in order."""
 
-    outages = 0
+    chosen = ""
 
     def __init__(self) -> None:
         self.stored: list[str] = []
+        self.lost = False  #: the store has forgotten something
+
+    def forgotten(self) -> bool:
+        lost, self.lost = self.lost, False
+        return lost
+
+    async def keep_policy(self, policy: str) -> None:
+        self.stored.append(f"policy {policy}")
+
+    async def keep_marks(self, marks: Marks) -> None:
+        self.stored.append(f"marks {marks.terms}")
 
     async def write(self, records: dict[JobId, JobRecord]) -> None:
         await asyncio.sleep(0)
@@ -56,9 +67,9 @@ def record(job: str) -> JobRecord:
     )
 
 
-def outbox_of(charge: Charge, archive: Archive, heard: list[Event]) -> Outbox:
+def outbox_over(core: Any, archive: Archive, charge: Charge, heard: list[Event]) -> Outbox:
     return Outbox(
-        cast(Any, None),
+        core,
         cast(Any, archive),
         cast(Any, SimpleNamespace(connected=False)),
         cast(Any, charge),
@@ -72,7 +83,7 @@ async def test_an_address_that_is_none_says_nothing_of_its_shard_and_ends_nothin
     host: str,
 ) -> None:
     heard: list[Event] = []
-    outbox = outbox_of(Charge(), Archive(), heard)
+    outbox = outbox_over(None, Archive(), Charge(), heard)
     running = asyncio.create_task(outbox.run())
     await asyncio.sleep(0)
     with capture_logs() as logs:
@@ -88,7 +99,7 @@ async def test_an_address_that_is_none_says_nothing_of_its_shard_and_ends_nothin
 
 async def test_what_comes_while_the_charge_is_waited_for_is_stored_before_it_is_answered() -> None:
     charge, archive = Charge(), Archive()
-    outbox = outbox_of(charge, archive, [])
+    outbox = outbox_over(None, archive, charge, [])
     running = asyncio.create_task(outbox.run())
     outbox.take([WriteRecord(record("first"))])
     async with asyncio.timeout(10):
@@ -101,3 +112,14 @@ async def test_what_comes_while_the_charge_is_waited_for_is_stored_before_it_is_
     assert archive.stored == ["first", "second"]
     running.cancel()
     await asyncio.wait((running,))
+
+
+async def test_a_store_that_has_forgotten_something_is_given_all_records_again() -> None:
+    archive, known = Archive(), {JobId(job): record(job) for job in ("ended", "queued")}
+    core = SimpleNamespace(book=SimpleNamespace(records=known, marks=Marks(terms=7)))
+    outbox = outbox_over(core, archive, Charge(), [])
+    await outbox.store()
+    assert archive.stored == []
+    archive.lost, archive.chosen = True, "eps"
+    await outbox.store()
+    assert archive.stored == ["policy eps", "marks 7", "ended", "queued"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from scheduler_desk import Desk
-from test_scheduler_scaling import beats, running, told
+from test_scheduler_scaling import beats, running, scale, told
 
-from elps.contracts.ids import ShardId
+from elps.contracts.ids import AgentId, ShardId
 from elps.contracts.state import JobState
 from elps.scheduler.core.events import EchoHeard, Probe, ShardRefused, Ticked
 
@@ -77,3 +77,44 @@ def test_the_leader_of_a_trainer_that_ended_is_looked_after() -> None:
     worker = next(iter(desk.workers()))
     desk.agent(trainers=[desk.trainer(worker, state="exited", how="exit code 3")])
     assert probes(desk) == ["s0"]
+
+
+def deserted(desk: Desk, *, late_s: float, gone: int) -> bool:
+    """Whether an agent is given up that is late when so many of its trainers have left their leader."""
+    workers = list(desk.workers())
+    desk.agent("a2", slots=4)
+    beats(desk, ready=workers[gone:], gone=workers[:gone])
+    for _ in range(round(late_s / 0.25)):
+        tick(desk, 0.25)
+        desk.agent("a2")
+        for shard in desk.shards:
+            desk.shard(shard)
+    return "a1" not in desk.core.book.pool.agents
+
+
+def test_an_agent_that_is_late_and_whose_trainers_are_all_gone_is_lost_and_replaced() -> None:
+    desk = running(workers=2)
+    assert deserted(desk, late_s=1.5, gone=2)
+    assert list(desk.workers().values()) == [AgentId("a2")] * 2
+
+
+def test_an_agent_that_is_heard_keeps_what_it_has_although_its_trainers_are_gone() -> None:
+    desk = running(workers=2)
+    assert not deserted(desk, late_s=1.0, gone=2)
+
+
+def test_an_agent_that_is_late_keeps_what_it_has_while_one_of_its_trainers_is_there() -> None:
+    desk = running(workers=2)
+    assert not deserted(desk, late_s=4.0, gone=1)
+    assert deserted(running(workers=2), late_s=6.0, gone=0), "its silence is enough"
+
+
+def test_a_trainer_that_is_not_ready_yet_says_nothing_of_its_agent() -> None:
+    desk = running(workers=1)
+    old = list(desk.workers())
+    scale(desk, workers=2)
+    assert len(desk.workers()) == 2
+    beats(desk, ready=[], gone=old)
+    for _ in range(6):
+        tick(desk, 0.25)
+    assert "a1" not in desk.core.book.pool.agents

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from elps.contracts.ids import JobId
 from elps.contracts.topology import chunk_key, manifests_key
@@ -30,6 +31,53 @@ def manifest(name: str, digests: dict[str, int]) -> Manifest:
 async def names(store: MemoryStore, job: JobId = JOB) -> set[str]:
     prefix = chunk_key(job, "", 0, "")[: -len(":0:")]
     return {key[len(prefix) :].split(":")[0] for key in [k async for k in store.scan(prefix)]}
+
+
+class Emptied(MemoryStore):
+    """Loses all it has just before, or just after, a manifest is written."""
+
+    def __init__(self, *, before: bool) -> None:
+        super().__init__()
+        self.before = before
+        self.left = 1  #: how often
+
+    async def hash_put(self, key: str, field: str, value: bytes) -> None:
+        before, self.left = self.left > 0, self.left - 1
+        if before and self.before:
+            self.lose()
+        await super().hash_put(key, field, value)
+        if before and not self.before:
+            self.lose()
+
+    def lose(self) -> None:
+        self._values.clear()
+        self._hashes.clear()
+
+
+@pytest.mark.parametrize("before", [True, False])
+async def test_a_checkpoint_that_the_store_loses_while_it_becomes_valid_does_not(
+    before: bool,
+) -> None:
+    store = Emptied(before=before)
+    first = manifest("1.1-5", await written(store, "1.1-5"))
+    assert not await checkpoints.publish(store, first)
+    assert await checkpoints.all_manifests(store, JOB) == []
+    assert not await checkpoints.is_there(store, JOB, 5)
+    assert await checkpoints.publish(store, manifest("1.1-5", await written(store, "1.1-5")))
+    assert await checkpoints.is_there(store, JOB, 5)
+    assert not await checkpoints.is_there(store, JOB, 4)
+
+
+async def test_a_checkpoint_of_which_a_chunk_is_gone_neither_becomes_valid_nor_counts() -> None:
+    store = MemoryStore()
+    whole = manifest("1.1-5", await written(store, "1.1-5"))
+    await store.delete([chunk_key(JOB, "1.1-5", 0, "values")])
+    assert not await checkpoints.publish(store, whole)
+    assert await checkpoints.all_manifests(store, JOB) == []
+    await written(store, "1.1-5")
+    assert await checkpoints.publish(store, whole)
+    await store.delete([chunk_key(JOB, "1.1-5", 0, "values")])
+    assert not await checkpoints.is_there(store, JOB, 5)
 
 
 async def test_only_what_has_a_manifest_is_left_by_a_sweep() -> None:

@@ -120,6 +120,8 @@ class HostedJob(msgspec.Struct, frozen=True, kw_only=True):
     """Why, for people."""
     opened: Epoch | None = None
     """The opening, from a checkpoint or from version 0, that all values of the job have come from; None before it."""
+    gone: list[WorkerId] = []
+    """Trainers whose connection has ended without their saying that they go, and that have not come again."""
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):

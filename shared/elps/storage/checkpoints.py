@@ -97,15 +97,46 @@ async def write_partition(
     return {array: zlib.crc32(data) for array, data in raw.items()}
 
 
-async def publish(store: Store, manifest: Manifest) -> None:
-    """Make a checkpoint valid, then let go of those beyond the newest two and of what was never finished."""
+async def publish(store: Store, manifest: Manifest) -> bool:
+    """Make a checkpoint valid, then let go of those beyond the newest two and of what was never finished.
+
+    False if the store has lost some of it, by a crash since it was written: then it does not become valid.
+    """
     key = manifests_key(manifest.job)
+    if not await _has_chunks(store, manifest):
+        return False
     await store.hash_put(key, manifest.name, write_manifest(manifest))
+    if not await _is_whole(
+        store, manifest
+    ):  # it crashed just now, and this alone was written again
+        await store.hash_delete(key, [manifest.name])
+        return False
     kept = await all_manifests(store, manifest.job)
     old = [m.name for m in kept[KEPT:]]
     if old:
         await store.hash_delete(key, old)
     await _sweep(store, manifest.job, {m.name for m in kept[:KEPT]}, _age(manifest.name))
+    return True
+
+
+async def is_there(store: Store, job: JobId, iteration: int) -> bool:
+    """Whether the newest checkpoint is of this iteration, with all its chunks."""
+    found = await newest(store, job)
+    return found is not None and found.iteration == iteration and await _has_chunks(store, found)
+
+
+async def _is_whole(store: Store, manifest: Manifest) -> bool:
+    known = await store.hash_get(manifests_key(manifest.job), manifest.name)
+    return known is not None and await _has_chunks(store, manifest)
+
+
+async def _has_chunks(store: Store, manifest: Manifest) -> bool:
+    chunks = [
+        chunk_key(manifest.job, manifest.name, number, array)
+        for number, entry in enumerate(manifest.partitions)
+        for array in entry.digests
+    ]
+    return await store.present(chunks) == len(chunks)
 
 
 async def sweep(store: Store, job: JobId) -> int:
@@ -231,6 +262,7 @@ __all__: Sequence[str] = (
     "PartitionEntry",
     "all_manifests",
     "checkpoint_name",
+    "is_there",
     "load_partition",
     "load_values",
     "load_vector",

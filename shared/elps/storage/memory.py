@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 
 from elps.contracts.errors import RetryLater, Superseded
 from elps.storage.port import Lease, check_value
@@ -50,6 +51,12 @@ class MemoryStore:
         """Values of several keys."""
         self._available()
         return [self._values.get(key) for key in keys]
+
+    async def present(self, keys: Sequence[str]) -> int:
+        """How many of these keys there are."""
+        self._available()
+        kinds = (self._values, self._hashes, self._counters, self._leases)
+        return sum(any(key in kind for kind in kinds) for key in keys)
 
     async def put_many(self, items: Mapping[str, bytes | memoryview]) -> None:
         """Set several keys."""
@@ -104,18 +111,28 @@ class MemoryStore:
         return updates[update_id]
 
     async def claim(
-        self, key: str, holder: str, ttl_s: float, *, at_least: int = 0, over: str = ""
+        self,
+        key: str,
+        holder: str,
+        ttl_s: float,
+        *,
+        at_least: int = 0,
+        over: str = "",
+        known: int = 0,
     ) -> Lease:
         """Hold a lease, or learn who does."""
         self._available()
         now = time.monotonic()
-        known, until = self._leases.get(key, (Lease("", 0), 0.0))
-        if until > now and known.holder not in (holder, over):
-            return known
-        if known.holder != holder or known.number < at_least:
-            known = Lease(holder, max(known.number + 1, at_least))
-        self._leases[key] = known, now + ttl_s
-        return known
+        last, until = self._leases.get(key, (Lease("", 0), 0.0))
+        held = until > now
+        if held and last.holder not in (holder, over):
+            return last
+        if last.number < known:
+            return last if held else replace(last, holder="")
+        if last.holder != holder or last.number < at_least:
+            last = Lease(holder, max(last.number + 1, at_least), last.writes)
+        self._leases[key] = last, now + ttl_s
+        return last
 
     async def release(self, key: str, holder: str) -> None:
         """Let a lease run out now."""
@@ -126,10 +143,14 @@ class MemoryStore:
 
     async def hash_put_under(
         self, key: str, field: str, value: bytes, lease_key: str, lease: Lease
-    ) -> None:
+    ) -> int:
         """Set one field of a hash, under the newest lease."""
-        self._hold(lease_key, lease)
+        known, until = self._hold(lease_key, lease)
+        if known.writes < lease.writes:
+            return known.writes
         await self.hash_put(key, field, value)
+        self._leases[lease_key] = replace(known, writes=known.writes + 1), until
+        return known.writes + 1
 
     async def delete_under(self, keys: Sequence[str], lease_key: str, lease: Lease) -> None:
         """Remove keys, under the newest lease."""
@@ -167,10 +188,12 @@ class MemoryStore:
         """Refuse further calls of this object."""
         self._closed = True
 
-    def _hold(self, lease_key: str, lease: Lease) -> None:
+    def _hold(self, lease_key: str, lease: Lease) -> tuple[Lease, float]:
         self._available()
-        if self._leases.get(lease_key, (None, 0.0))[0] != lease:
+        known, until = self._leases.get(lease_key, (Lease("", 0), 0.0))
+        if (known.holder, known.number) != (lease.holder, lease.number):
             raise Superseded(f"{lease_key} is held by another one")
+        return known, until
 
     def _available(self) -> None:
         if self._closed or self._outage:

@@ -17,6 +17,8 @@ class Lease:
     holder: str
     number: int
     """Grows with each change of the holder."""
+    writes: int = 0
+    """Values that were ever set under it, by all its holders. Lower than before: the store has forgotten some."""
 
 
 class Store(Protocol):
@@ -30,6 +32,9 @@ class Store(Protocol):
 
     async def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
         """Values of several keys, fetched in bounded pipelines."""
+
+    async def present(self, keys: Sequence[str]) -> int:
+        """How many of these keys there are; each is to be named once."""
 
     async def put_many(self, items: Mapping[str, bytes | memoryview]) -> None:
         """Set several keys, in bounded pipelines."""
@@ -58,12 +63,22 @@ class Store(Protocol):
         """
 
     async def claim(
-        self, key: str, holder: str, ttl_s: float, *, at_least: int = 0, over: str = ""
+        self,
+        key: str,
+        holder: str,
+        ttl_s: float,
+        *,
+        at_least: int = 0,
+        over: str = "",
+        known: int = 0,
     ) -> Lease:
         """Hold a lease for `ttl_s` from now, or learn who does.
 
         It goes to `holder` if it has it already, if it has run out, and from `over`, who is known to have ended. Its
         number rises when the holder is another than the last one, and to `at_least`. Repeats change the time only.
+
+        `known` is a number that was given already: where the store knows of lower ones only it has forgotten that, and
+        nobody gets it by this claim; the holder that is returned may be empty then.
         """
 
     async def release(self, key: str, holder: str) -> None:
@@ -71,8 +86,12 @@ class Store(Protocol):
 
     async def hash_put_under(
         self, key: str, field: str, value: bytes, lease_key: str, lease: Lease
-    ) -> None:
-        """Set one field of a hash; `Superseded` unless this lease is the newest, run out or not."""
+    ) -> int:
+        """Set one field of a hash; `Superseded` unless this lease is the newest, run out or not.
+
+        Returns the lease's writes, this one counted. If the store knows of fewer than `lease.writes`, nothing is set
+        and that smaller number is returned, however often it is asked: what is missing must be noticed first.
+        """
 
     async def delete_under(self, keys: Sequence[str], lease_key: str, lease: Lease) -> None:
         """Remove keys, absent ones without error; `Superseded` as above, with those that are left untouched."""

@@ -140,6 +140,14 @@ class RedisStore:
                 found += await self._call("get_many", methodcaller("mget", part))
         return found
 
+    async def present(self, keys: Sequence[str]) -> int:
+        """How many of these keys there are."""
+        batches = _batches(keys, [1] * len(keys), PIPELINE_KEYS)
+        found: list[int] = [
+            await self._call("present", methodcaller("exists", *batch)) for batch in batches
+        ]
+        return sum(found)
+
     async def put_many(self, items: Mapping[str, bytes | memoryview]) -> None:
         """Set several keys."""
         raw = {}
@@ -180,13 +188,20 @@ class RedisStore:
         return int(await self._call("raise_to", methodcaller("eval", RAISE_TO, 1, key, *arguments)))
 
     async def claim(
-        self, key: str, holder: str, ttl_s: float, *, at_least: int = 0, over: str = ""
+        self,
+        key: str,
+        holder: str,
+        ttl_s: float,
+        *,
+        at_least: int = 0,
+        over: str = "",
+        known: int = 0,
     ) -> Lease:
         """Hold a lease, or learn who does; its time is that of the server."""
-        arguments = (holder, str(round(ttl_s * 1000)), str(at_least), over)
+        arguments = (holder, str(round(ttl_s * 1000)), str(at_least), over, str(known))
         act = methodcaller("eval", CLAIM, 2, key, key + HELD, *arguments)
-        found, number = await self._call("claim", act)
-        return Lease(_text(found), int(number))
+        found, number, writes = await self._call("claim", act)
+        return Lease(_text(found), int(number), int(writes))
 
     async def release(self, key: str, holder: str) -> None:
         """Let a lease run out now."""
@@ -194,10 +209,11 @@ class RedisStore:
 
     async def hash_put_under(
         self, key: str, field: str, value: bytes, lease_key: str, lease: Lease
-    ) -> None:
+    ) -> int:
         """Set one field of a hash, under the newest lease."""
         check_value(key, value)
-        await self._under("hash_put", PUT_UNDER, lease_key, lease, [key], [field, value])
+        given = (field, value, str(lease.writes))
+        return await self._under("hash_put", PUT_UNDER, lease_key, lease, [key], given)
 
     async def delete_under(self, keys: Sequence[str], lease_key: str, lease: Lease) -> None:
         """Remove keys, under the newest lease; large ones are freed in the background of the server."""
@@ -293,11 +309,13 @@ class RedisStore:
         lease: Lease,
         keys: Sequence[str],
         arguments: Sequence[str | bytes],
-    ) -> None:
+    ) -> int:
         """Run a script that begins with `UNDER`; `Superseded` where it went no further."""
         given = (lease_key, *keys, lease.holder, str(lease.number), *arguments)
-        if not await self._call(what, methodcaller("eval", script, 1 + len(keys), *given)):
+        answer = int(await self._call(what, methodcaller("eval", script, 1 + len(keys), *given)))
+        if answer < 0:
             raise Superseded(f"{lease_key} is held by another one")
+        return answer
 
     async def _sizes(self, keys: Sequence[str]) -> list[int]:
         if len(keys) * CHUNK_BYTES <= PIPELINE_BYTES:

@@ -21,24 +21,34 @@ HELD = ":held"
 
 CLAIM = """
 local held = redis.call('GET', KEYS[2])
-local known = redis.call('HMGET', KEYS[1], 'holder', 'n')
-local n = tonumber(known[2] or '0')
-if held and held ~= ARGV[1] and held ~= ARGV[4] then return {held, n} end
+local known = redis.call('HMGET', KEYS[1], 'holder', 'n', 'writes')
+local n, writes = tonumber(known[2] or '0'), tonumber(known[3] or '0')
+if held and held ~= ARGV[1] and held ~= ARGV[4] then return {held, n, writes} end
+if n < tonumber(ARGV[5]) then return {held or '', n, writes} end
 if known[1] ~= ARGV[1] or n < tonumber(ARGV[3]) then
     n = math.max(n + 1, tonumber(ARGV[3]))
     redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'n', string.format('%.0f', n))
 end
 redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2])
-return {ARGV[1], n}
+return {ARGV[1], n, writes}
 """
 
 RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('UNLINK', KEYS[1]) end"
 
 UNDER = """
 local known = redis.call('HMGET', KEYS[1], 'holder', 'n')
-if known[1] ~= ARGV[1] or known[2] ~= ARGV[2] then return 0 end
+if known[1] ~= ARGV[1] or known[2] ~= ARGV[2] then return -1 end
 """
 """What the scripts begin with that do something under a lease only."""
-PUT_UNDER = UNDER + "redis.call('HSET', KEYS[2], ARGV[3], ARGV[4]) return 1"
-DELETE_UNDER = UNDER + "redis.call('UNLINK', unpack(KEYS, 2)) return 1"
-HASH_DELETE_UNDER = UNDER + "redis.call('HDEL', KEYS[2], unpack(ARGV, 3)) return 1"
+PUT_UNDER = (
+    UNDER
+    + """
+local writes = tonumber(redis.call('HGET', KEYS[1], 'writes') or '0')
+if writes < tonumber(ARGV[5]) then return writes end
+redis.call('HSET', KEYS[2], ARGV[3], ARGV[4])
+return redis.call('HINCRBY', KEYS[1], 'writes', 1)
+"""
+)
+"""The count lies beside the lease, in the same log: what the server has lost of these writes, the count lacks."""
+DELETE_UNDER = UNDER + "redis.call('UNLINK', unpack(KEYS, 2)) return 0"
+HASH_DELETE_UNDER = UNDER + "redis.call('HDEL', KEYS[2], unpack(ARGV, 3)) return 0"

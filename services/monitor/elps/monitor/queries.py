@@ -41,9 +41,11 @@ def ask(state: State, query: Query, now_s: float, around: Surroundings) -> Any:
     """Answer a query that was checked. Raises `UnknownJob`."""
     match query.what:
         case "jobs":
-            return jobs(state, query.limit, staleness(state, now_s, around))
+            stale = staleness(state, now_s, around)
+            return jobs(state, query.limit, stale, around.store_problem or "")
         case "job":
-            return job(state, query.job or "", staleness(state, now_s, around))
+            stale = staleness(state, now_s, around)
+            return job(state, query.job or "", stale, around.store_problem or "")
         case "iterations":
             return iterations(state, query.job or "", query.since, query.limit)
         case "logs":
@@ -58,24 +60,26 @@ def ask(state: State, query: Query, now_s: float, around: Surroundings) -> Any:
             return health(state, now_s, around)
 
 
-def jobs(state: State, limit: int, stale: str = "") -> views.JobsView:
+def jobs(state: State, limit: int, stale: str = "", store_problem: str = "") -> views.JobsView:
     """The list of jobs; when there are more than `limit` the oldest ended ones are left out."""
     listed = state.jobs.newest(min(limit, MAX_JOBS_LISTED))
     return {
-        "jobs": [_job(job, LIST_REASON_CHARACTERS) for job in listed],
+        "jobs": [
+            _job(job, _reason(state, job, store_problem), LIST_REASON_CHARACTERS) for job in listed
+        ],
         "total": len(state.jobs),
         "stale": stale,
     }
 
 
-def job(state: State, job_id: str, stale: str = "") -> views.JobDetail:
+def job(state: State, job_id: str, stale: str = "", store_problem: str = "") -> views.JobDetail:
     """One job, with its document and its life. Raises `UnknownJob`."""
     found = _find(state, job_id)
     document = msgspec.to_builtins(found.record.document) if found.record is not None else {}
     dismissed = dict(found.hosted.dismissed) if found.hosted is not None and _is_led(found) else {}
     changes = found.record.changes if found.record is not None else []
     detail = {
-        **_job(found, None),
+        **_job(found, _reason(state, found, store_problem), None),
         "document": _without_secrets(document),
         "dismissed": dismissed,
         "changes": msgspec.to_builtins(changes),
@@ -216,7 +220,26 @@ def _is_led(found: Job) -> bool:
     return allocation is not None and led_by(found, allocation.term)
 
 
-def _job(found: Job, reason_characters: int | None) -> views.JobView:
+def _reason(state: State, found: Job, store_problem: str) -> str:
+    """Why a job is as it is, by its record; and by its leader, what it waits for now.
+
+    A leader that is silent while others are heard is told of: what follows from that the scheduler tells only once it
+    has stored it, and the store may be away.
+    """
+    led = found.hosted if _is_led(found) else None
+    reason = found.record.reason if found.record is not None else "its record is not read yet"
+    if led is not None and led.reason and found.state is JobState.RUNNING:
+        reason = led.reason  # what it waits for now: the record only says why it began to run
+    silent_s = state.heard_s - found.led_s
+    if led is None or silent_s <= state.members.shards.lost_s:
+        return reason
+    waits = f"; what follows waits for the store: {store_problem}" if store_problem else ""
+    return (
+        f"its leader {found.leader} was not heard for {silent_s:.0f} s{waits}; until then: {reason}"
+    )
+
+
+def _job(found: Job, reason: str, reason_characters: int | None) -> views.JobView:
     record, progress, state = found.record, found.progress, found.state
     allocation = record.allocation if record is not None else None
     led = found.hosted if _is_led(found) else None
@@ -225,9 +248,6 @@ def _job(found: Job, reason_characters: int | None) -> views.JobView:
     newest = found.history.evaluations.last
     if newest is not None and (metrics_iteration is None or newest.iteration > metrics_iteration):
         metrics, metrics_iteration = newest.metrics, newest.iteration
-    reason = record.reason if record is not None else "its record is not read yet"
-    if led is not None and led.reason and state is JobState.RUNNING:
-        reason = led.reason  # what it waits for now: the record only says why it began to run
     if allocation is not None:
         shard_ids = [str(shard) for shard in allocation.shards]
     else:

@@ -93,14 +93,17 @@ class Answers:
             case Written():
                 self._collect(shard, report)
             case Missed(_, version):
-                self._lead.reporter.saving(None, time.monotonic())
-                self._lead.event(lambda clock, now: clock.checkpoint_abandoned(version, now), epoch)
+                self._abandon(version, epoch)
             case Trouble():
                 self._trouble(shard, report)
             case Stocked(_, stock):
                 self._lead.beginning.stocked(shard, stock, epoch)
             case Worked(_, s_per_byte):
                 self._lead.event(lambda clock, _: clock.worked(shard, s_per_byte), epoch)
+
+    def _abandon(self, version: int, epoch: Epoch) -> None:
+        self._lead.reporter.saving(None, time.monotonic())
+        self._lead.event(lambda clock, now: clock.checkpoint_abandoned(version, now), epoch)
 
     def _trouble(self, shard: ShardId, trouble: Trouble) -> None:
         with self._lead.lock:
@@ -132,4 +135,9 @@ class Answers:
             )
 
         if manifest is not None:
-            self._lead.keeper.publish(manifest, lambda: self._lead.epoch == report.epoch, valid)
+            self._lead.keeper.publish(
+                manifest,
+                lambda: self._lead.epoch == report.epoch,
+                valid,
+                lambda: self._abandon(report.version, report.epoch),
+            )

@@ -14,7 +14,7 @@ from elps.contracts.ids import JobId
 from elps.contracts.topology import skips_key
 from elps.psshard.bridge import Bridge
 from elps.psshard.orders import RETRY_S, STORE_WAIT_S
-from elps.storage.checkpoints import Manifest, all_manifests, publish
+from elps.storage.checkpoints import Manifest, all_manifests, is_there, publish
 from elps.stream.interval import Interval
 
 T = TypeVar("T")
@@ -71,15 +71,39 @@ class Keeper:
                     return
 
     def publish(
-        self, manifest: Manifest, in_force: Callable[[], bool], then: Callable[[], None]
+        self,
+        manifest: Manifest,
+        in_force: Callable[[], bool],
+        then: Callable[[], None],
+        lost: Callable[[], None],
     ) -> None:
-        """Make a checkpoint valid in the background, then say so; not once its epoch is over."""
+        """Make a checkpoint valid in the background, then say so; not once its epoch is over.
+
+        `lost`: some of it is gone from the store.
+        """
+
+        def over() -> bool:
+            return not in_force()
 
         def run() -> None:
-            self._ask(lambda: publish(self._bridge.store, manifest), until=lambda: not in_force())
-            then()
+            if self._ask(lambda: publish(self._bridge.store, manifest), until=over):
+                then()
+            else:
+                log.warning("checkpoint_lost", job=self._job, checkpoint=manifest.name)
+                self.closed.wait(
+                    RETRY_S
+                )  # a store that loses it each time is not kept busy by this
+                lost()
 
         self.in_background("ckpt", run)
+
+    def find(self, version: int, then: Callable[[bool], None]) -> None:
+        """Look in the background whether the newest checkpoint is of this version and whole."""
+
+        def run() -> None:
+            then(self._ask(lambda: is_there(self._bridge.store, self._job, version)))
+
+        self.in_background("find", run)
 
     @property
     def _skips_key(self) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import count
 
 import structlog
@@ -39,7 +40,7 @@ from elps.psshard.link import BEAT_S
 from elps.psshard.orders import Order, Orders
 from elps.psshard.origin import Origin, Source
 from elps.psshard.peers import Peers
-from elps.psshard.phases import live_phase
+from elps.psshard.phases import end_of, live_phase
 from elps.psshard.reporting import Reporter
 from elps.psshard.resuming import Resuming
 from elps.psshard.ticker import Ticker
@@ -249,13 +250,13 @@ class Lead(Resuming):
                 self.dismiss(worker, reason)
             case do.Fail(reason):
                 self.fail(reason)
-            case do.Finish(version, reason):
-                self._end("finished", f"{reason}, at iteration {version}")
-            case do.Rest(version):
-                self._end("paused", f"paused at iteration {version}")
+            case do.Finish() | do.Rest():
+                self._end(*end_of(command))
             case do.RollBack(interval, reason):
                 self._skip(interval)
                 self.reopen(reason, must_restore=self.reporter.progress.checkpoint is not None)
+            case do.FindCheckpoint(version):
+                self.keeper.find(version, partial(self._found, epoch, version))
             case do.Follow():
                 assert wave is not None
                 self._follow(epoch, wave)
@@ -293,6 +294,9 @@ class Lead(Resuming):
                         return
                     self.checkpointing.begin(epoch, version)
         self._peers.tell_all(epoch, order)
+
+    def _found(self, epoch: Epoch, version: int, there: bool) -> None:
+        self.event(lambda clock, now: clock.checkpoint_found(version, there, now), epoch)
 
     def _skip(self, interval: Interval) -> None:
         with self.lock:
@@ -390,6 +394,7 @@ class Lead(Resuming):
                 plan=clock.plan if clock is not None else 0,
                 ready=self.trainers.admitted(),
                 dismissed=dict(self.trainers.dismissed),
+                gone=self.trainers.gone(),
                 holders=sorted(holders),
                 obeys=said.obeys,
                 unreachable=self.out_of_use(now, awake),

@@ -202,16 +202,19 @@ class Member(Ending, Working, Measuring):
     def checkpoint(self, epoch: Epoch, version: int) -> Aside | None:
         """Begin to copy a version aside.
 
-        None when there is nothing to begin: the epoch is stale, the copy is being written (a written one is reported
-        again), or the version was left before the leader's word came.
+        None when there is nothing to begin: the epoch is stale, the copy is being written, or the version was left
+        before the leader's word came. One that was written already is reported again; as long as the partitions rest
+        at its version it is written again, since the store may have lost it.
         """
         again: Report | None = None
         with self._lock:
             if epoch != self._epoch or self._part is None or self._slab is None:
                 return None
-            if self._aside is not None and self._aside.version == version:
+            known = self._aside is not None and self._aside.version == version
+            rests = self._part.rests_at(version)
+            if known and not (rests and self._written is not None):
                 again = self._written
-            elif self._part.rests_at(version):
+            elif rests:
                 self._aside, self._written = (
                     Aside(
                         version, {p: self._part.steps(p) for p in self._part.partitions}, self._slab

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from elps.contracts.messages import Phase
 from elps.psshard.core.clock import Clock
+from elps.psshard.core.commands import Finish, Rest
 
 QUIET_S = 1.0
 """A wait that lasts longer is told, with whom it is for."""
@@ -51,3 +52,10 @@ def live_phase(
         return "loading", clock.waiting_for(now)
     quiet = clock.waiting_for(now) if clock.quiet_s(now) > QUIET_S else ""
     return ("pausing" if pausing else "running"), "; ".join(filter(None, (quiet, lag)))
+
+
+def end_of(command: Finish | Rest) -> tuple[Phase, str]:
+    """Phase and reason of a job that has come to its end, or rests."""
+    if isinstance(command, Finish):
+        return "finished", f"{command.reason}, at iteration {command.version}"
+    return "paused", f"paused at iteration {command.version}"

@@ -144,6 +144,7 @@ class Trainers:
         self.dismissed: dict[WorkerId, str] = {}  #: given up, with the reason
         self.initialiser: WorkerId | None = None  #: brings version 0
         self._links: dict[WorkerId, TrainerLink] = {}
+        self._gone: set[WorkerId] = set()  #: of those allowed: connected no more, and said nothing
 
     def check(self, worker: WorkerId) -> None:
         """Raise `Refused` when a trainer may not connect."""
@@ -179,12 +180,15 @@ class Trainers:
 
     def add(self, link: TrainerLink) -> None:
         """A trainer has connected."""
+        self._gone.discard(link.worker)
         self._links[link.worker] = link
 
     def remove(self, link: TrainerLink) -> bool:
         """A trainer's connection has ended; True when it was to bring version 0."""
         if self._links.get(link.worker) is link:
             del self._links[link.worker]
+            if not link.leaving:
+                self._gone.add(link.worker)
         was = self.initialiser == link.worker
         if was:
             self.initialiser = None
@@ -205,6 +209,10 @@ class Trainers:
     def admitted(self) -> list[WorkerId]:
         """Those the clock knows."""
         return [link.worker for link in self.all() if link.admitted]
+
+    def gone(self) -> list[WorkerId]:
+        """Those wanted whose connection has ended without a word, and that have not come again."""
+        return sorted((self._gone & self.allowed) - self.dismissed.keys())
 
     def forget_epoch(self) -> None:
         """An epoch is over: all begin anew."""

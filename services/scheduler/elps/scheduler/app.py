@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 
 import structlog
@@ -11,10 +12,13 @@ import structlog
 from elps.contracts import topology
 from elps.contracts.codec import encode
 from elps.contracts.errors import RetryLater, Superseded
+from elps.contracts.ids import JobId
+from elps.contracts.state import JobRecord
 from elps.runtime.schedule import every
 from elps.runtime.service import Context
 from elps.runtime.settings import read
 from elps.scheduler.charge import InCharge
+from elps.scheduler.core.tenure import Past
 from elps.scheduler.serving import Serving, beat
 from elps.scheduler.settings import Settings
 
@@ -28,20 +32,20 @@ class Scheduler:
         self._context, self._settings = context, settings
         self._seq = 0
         self.serving: Serving | None = None  #: while it is in charge
+        self._kept: Mapping[JobId, JobRecord] = {}  #: all, as it knew them when it was in charge
 
     async def run(self, stop: asyncio.Event) -> None:
         """Stand by and serve, in turn if need be, until `stop` is set."""
-        at_least = 0
+        past = Past()
         while not stop.is_set():
             context = self._context
-            in_charge = InCharge(context.store, context.bus, context.clock, at_least)
-            if await self._stand_by(in_charge, stop):
-                try:
+            in_charge = InCharge(context.store, context.bus, context.clock, past)
+            try:
+                if await self._stand_by(in_charge, stop):
                     await self._serve(in_charge, stop)
-                except Superseded as error:
-                    log.warning("superseded", reason=str(error))
-                at_least = in_charge.at_least
-                await in_charge.leave()
+            except Superseded as error:
+                log.warning("superseded", reason=str(error))
+            await in_charge.leave()
 
     async def _stand_by(self, in_charge: InCharge, stop: asyncio.Event) -> bool:
         """Wait for the time in which this one is in charge; False if it is asked to end before."""
@@ -71,7 +75,8 @@ class Scheduler:
                 self._seq = 0
 
     async def _serve(self, in_charge: InCharge, stop: asyncio.Event) -> None:
-        serving = self.serving = Serving(self._context, self._settings, in_charge)
+        kept = self._kept if in_charge.resumes else {}
+        serving = self.serving = Serving(self._context, self._settings, in_charge, kept)
         task = asyncio.create_task(_unwrapped(serving, in_charge, stop), name="scheduler")
         stopped = asyncio.create_task(stop.wait(), name="stop")
         try:
@@ -81,7 +86,7 @@ class Scheduler:
             stopped.cancel()
             task.cancel()
             await asyncio.wait((task,))
-            self.serving = None
+            self.serving, self._kept = None, serving.records
         if not task.cancelled():
             task.result()
 

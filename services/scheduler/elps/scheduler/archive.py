@@ -68,19 +68,28 @@ class Archive:
     def __init__(self, store: Store, in_charge: InCharge, setting: str) -> None:
         """`setting` is the policy that the environment names."""
         self._store, self._in_charge, self._setting = store, in_charge, setting
-        self.outages = 0
-        """Absences of the store that were noticed."""
+        self._losses = in_charge.losses  #: that what is stored has been made good for
+        self.chosen = ""  #: the policy that the store is to keep; empty: none was chosen
 
-    async def load(self) -> Found:
-        """All records."""
-        found = Found([], [], await self._marks())
+    async def load(self, kept: Mapping[JobId, JobRecord]) -> Found:
+        """All records. Those of `kept` that are missing, or older in the store, are written again."""
+        records, unreadable = dict[JobId, JobRecord](), list[JobId]()
+        marks = await self._marks()
         for job, value in sorted((await self._insist("read jobs", self._read_all)).items()):
             try:
-                found.records.append(decode(value, JobRecord))
+                records[JobId(job)] = decode(value, JobRecord)
             except InvalidDocument as error:
                 log.error("record_unreadable", job=job, reason=str(error))
-                found.unreadable.append(JobId(job))
-        return found
+                unreadable.append(JobId(job))
+        lost = {
+            job: record
+            for job, record in kept.items()
+            if job not in records or records[job].changed_at < record.changed_at
+        }
+        if lost:
+            log.warning("store_has_forgotten", what="records", written=len(lost))
+            await self.write(lost)
+        return Found([*{**records, **lost}.values()], unreadable, marks)
 
     async def write(self, records: Mapping[JobId, JobRecord]) -> None:
         """Store records; `Superseded` if another scheduler does so now."""
@@ -99,13 +108,20 @@ class Archive:
         except InvalidDocument as error:
             log.error("policy_unreadable", reason=str(error))
             return setting
-        return found.policy if found.setting == setting else setting
+        self.chosen = found.policy if found.setting == setting else ""
+        return self.chosen or setting
 
     async def keep_policy(self, policy: str) -> None:
         """Have the policy outlive this scheduler."""
         body = encode(Chosen(policy=policy, setting=self._setting))
         put = partial(self._in_charge.put, topology.POLICY_KEY, CHOSEN, body)
         await self._insist("keep policy", put)
+        self.chosen = policy
+
+    def forgotten(self) -> bool:
+        """Whether the store has lost something since this was asked last, or since the records were loaded."""
+        before, self._losses = self._losses, self._in_charge.losses
+        return self._losses > before
 
     async def grant(self, ask: AskTerm) -> TermGranted:
         """Have the store hand out a term, with a fresh nonce and secret."""
@@ -125,11 +141,15 @@ class Archive:
 
     async def forget(self, jobs: Sequence[JobId], marks: Marks) -> None:
         """Remove all that there is of some jobs, their records last: cut off in between, it is done again."""
-        put = partial(self._in_charge.put, topology.FORGOTTEN_KEY, MARKS, encode(marks))
-        await self._insist("keep marks", put)
+        await self.keep_marks(marks)
         await self.remove_keys(jobs)
         remove = partial(self._in_charge.remove_fields, topology.JOB_INDEX, jobs)
         await self._insist("remove records", remove)
+
+    async def keep_marks(self, marks: Marks) -> None:
+        """Have the marks of forgotten jobs outlive this scheduler."""
+        put = partial(self._in_charge.put, topology.FORGOTTEN_KEY, MARKS, encode(marks))
+        await self._insist("keep marks", put)
 
     async def remove_strays(self, job: JobId) -> None:
         """Remove what was written for checkpoints of a job that never became valid."""
@@ -183,7 +203,6 @@ class Archive:
                 result = await call()
             except RetryLater as error:
                 tries += 1
-                self.outages += tries == 1
                 log.warning("waiting_for", whom="store", to=what, tries=tries, error=str(error))
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -1,8 +1,9 @@
 """Who is in charge, of two schedulers or more: a lease in the store, claimed again and again.
 
 A standby claims until the lease is its own: when it has run out, when its holder has let it go, or when the holder's
-process is seen to be gone, which on one machine takes no time. While the store is away nobody gets it. Whoever does not
-reach the broker does not claim: it could tell nobody anything.
+process is seen to be gone, which on one machine takes no time. While the store is away nobody gets it; what holds when
+it has forgotten who is in charge, `core.tenure` says. Whoever does not reach the broker does not claim: it could tell
+nobody anything.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
 
 import msgspec
 import structlog
@@ -23,10 +24,12 @@ from elps.contracts.errors import RetryLater, Superseded
 from elps.messaging.port import Bus
 from elps.runtime.processes import has_ended, identity
 from elps.runtime.service import Clock
-from elps.scheduler.core.tenure import Tenure
+from elps.scheduler.core.recall import Recall
+from elps.scheduler.core.tenure import Past, Tenure
 from elps.storage.port import Lease, Store
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 NONCE_BITS = 53
 """Exact in every JSON reader, and two equal ones are as good as impossible."""
@@ -52,8 +55,8 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 class InCharge:
     """The claims of one scheduler, from its start until it is followed by another or ends."""
 
-    def __init__(self, store: Store, bus: Bus, clock: Clock, at_least: int = 0) -> None:
-        """`at_least`: see `Tenure`."""
+    def __init__(self, store: Store, bus: Bus, clock: Clock, past: Past) -> None:
+        """`past` is what the same scheduler knows from before; it is kept up to date."""
         self._bus, self._reached_at = bus, clock.monotonic()
         self._store, self._clock = store, clock
         me = Holder(
@@ -63,19 +66,25 @@ class InCharge:
             process=identity(),
         )
         self._me = msgspec.json.encode(me).decode()
-        self._tenure = Tenure(me.nonce, TTL_S, at_least)
+        self._tenure = Tenure(me.nonce, TTL_S, past)
+        self._recall = Recall()
         self._due, self._claimed = asyncio.Event(), asyncio.Event()
         self._other = ""
 
     @property
-    def at_least(self) -> int:
-        """The least number that members are known to obey."""
-        return self._tenure.at_least
+    def resumes(self) -> bool:
+        """Whether nobody was in charge since this scheduler was last: what it knew then holds."""
+        return self._tenure.resumes
 
     @property
     def charge(self) -> Charge:
         """What the orders of this scheduler are signed with."""
         return self._tenure.charge
+
+    @property
+    def losses(self) -> int:
+        """How often the store was found to have forgotten something."""
+        return self._recall.losses
 
     def acts(self) -> bool:
         """Whether it may do anything at this moment."""
@@ -94,9 +103,10 @@ class InCharge:
             self._due.set()
 
     async def come(self) -> None:
-        """Stand by until this scheduler is in charge."""
+        """Stand by until this scheduler is in charge; `Superseded` if it was, and heard so too late."""
         while not self.acts():
             await self._claim()
+            self.check()
             if not self.acts():
                 await asyncio.sleep(CLAIM_S)
         log.info("in_charge", number=self.charge.number)
@@ -119,23 +129,30 @@ class InCharge:
             raise Superseded(f"another scheduler is in charge: {self._other or 'members obey it'}")
 
     async def put(self, key: str, field: str, value: bytes) -> None:
-        """Set one field of a hash in the store, unless another one is in charge: `Superseded`.
+        """Set one field of a hash in the store, unless another one is in charge: `Superseded`. One call at a time.
 
         A store that has forgotten who is gives the lease anew.
         """
-        await self._under(partial(self._store.hash_put_under, key, field, value))
+        lease = self._lease
+        put = self._store.hash_put_under(key, field, value, topology.CHARGE, lease)
+        if not self._recall.told(await self._under(put), lease.writes):
+            raise RetryLater("the store has forgotten something")
 
     async def remove(self, keys: Sequence[str]) -> None:
         """Remove keys from the store, in the same way."""
-        await self._under(partial(self._store.delete_under, keys))
+        await self._under(self._store.delete_under(keys, topology.CHARGE, self._lease))
 
     async def remove_fields(self, key: str, fields: Sequence[str]) -> None:
         """Remove fields of a hash in the store, in the same way."""
-        await self._under(partial(self._store.hash_delete_under, key, fields))
+        await self._under(self._store.hash_delete_under(key, fields, topology.CHARGE, self._lease))
 
-    async def _under(self, act: Callable[[str, Lease], Awaitable[None]]) -> None:
+    @property
+    def _lease(self) -> Lease:
+        return Lease(self._me, self.charge.number, self._recall.known)
+
+    async def _under(self, acting: Awaitable[T]) -> T:
         try:
-            await act(topology.CHARGE, Lease(self._me, self.charge.number))
+            return await acting
         except Superseded:
             await self._claim()
             self.check()
@@ -153,26 +170,36 @@ class InCharge:
             log.warning("charge_not_released", error=str(error), it_ends_in_s=TTL_S)
 
     async def _claim(self) -> None:
+        if self._tenure.lost:
+            return
         asked_at = self._clock.monotonic()
         if self._bus.connected:
             self._reached_at = asked_at
         elif asked_at - self._reached_at > BROKER_S or self.charge == NO_CHARGE:
             return  # what is to be done about it, the bus says
-        at_least = self._tenure.at_least
-        over = self._other if self._other and has_ended(_process(self._other)) else ""
+        tenure, writes = self._tenure, self._recall.known
+        ended = bool(self._other) and has_ended(_process(self._other))
         try:
             lease = await self._store.claim(
-                topology.CHARGE, self._me, TTL_S, at_least=at_least, over=over
+                topology.CHARGE,
+                self._me,
+                TTL_S,
+                at_least=tenure.at_least,
+                over=self._other if ended or tenure.takes_back else "",
+                known=0 if ended else tenure.awaits(asked_at),
             )
         except RetryLater as error:
             log.warning("waiting_for", whom="store", to="be in charge", error=str(error))
             return
         ours = lease.holder == self._me
-        self._tenure.claimed(lease.number, ours, asked_at)
+        self._recall.told(lease.writes, writes)
+        tenure.claimed(lease.number, ours, asked_at)
         self._claimed.set()
-        if not ours and lease.holder != self._other:
+        if not lease.holder:
+            log.warning("waiting_for", whom="who was in charge", to="be so", number=lease.number)
+        elif not ours and lease.holder != self._other:
             log.info("another_scheduler_is_in_charge", who=lease.holder, number=lease.number)
-        self._other = "" if ours else lease.holder
+        self._other = "" if ours else lease.holder or self._other
 
 
 def _process(holder: str) -> str:

@@ -73,6 +73,7 @@ class Outbox:
         self._in_charge = in_charge
         self._records: dict[JobId, JobRecord] = {}  #: not yet stored; the newest of each job
         self._policy = ""  #: a chosen policy that is not stored yet
+        self._marks = False  #: whether those of forgotten jobs have to be stored again
         self._answers: dict[Request, Reply] = {}  #: to be given once the records are stored
         self._stored: deque[JobEvent] = deque(
             maxlen=EVENTS_HELD
@@ -139,24 +140,27 @@ class Outbox:
             tasks.create_task(self._removal_loop(), name="removals")
 
     async def store(self) -> None:
-        """Store what is not stored yet."""
-        while self._policy:
-            policy = self._policy
-            await self._archive.keep_policy(policy)
-            self._policy = "" if self._policy == policy else self._policy
-        while self._records:
-            batch, outages = dict(self._records), self._archive.outages
+        """Store what is not stored yet, and all of it again where the store has forgotten some."""
+        while self._unstored():
+            if policy := self._policy:
+                await self._archive.keep_policy(policy)
+                self._policy = "" if self._policy == policy else self._policy
+            if self._marks:
+                self._marks = False
+                await self._archive.keep_marks(self._core.book.marks)
+            batch = dict(self._records)
             await self._archive.write(batch)
             for job, record in batch.items():
                 if self._records.get(job) is record:
                     del self._records[job]
-            if (
-                self._archive.outages > outages
-            ):  # it may have come back without its newest second, or empty
-                live = self._core.book.live
-                self._records.update(
-                    {job: self._core.book.records[job] for job in live if job not in self._records}
-                )
+
+    def _unstored(self) -> bool:
+        if self._archive.forgotten():
+            known = self._core.book.records
+            log.warning("store_has_forgotten", what="its newest writes or all", written=len(known))
+            self._records, self._marks = {**known, **self._records}, True
+            self._policy = self._policy or self._archive.chosen
+        return bool(self._policy or self._records or self._marks)
 
     def abandon(self) -> None:
         """Let everyone who waits for an answer, now or later, know that none will come from here."""

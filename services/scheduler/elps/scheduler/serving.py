@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import uuid
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import TypeAlias
 
@@ -16,6 +17,7 @@ from elps.contracts.beats import read_beat
 from elps.contracts.codec import decode, encode
 from elps.contracts.epoch import Charge
 from elps.contracts.errors import InvalidDocument, RetryLater
+from elps.contracts.ids import JobId
 from elps.contracts.messages import (
     AgentBeat,
     IterationTimings,
@@ -27,6 +29,7 @@ from elps.contracts.messages import (
     ShardBeat,
     SuspendCommand,
 )
+from elps.contracts.state import JobRecord
 from elps.messaging.port import Delivery, Queue, Subscription
 from elps.runtime.schedule import every
 from elps.runtime.service import Context
@@ -82,7 +85,15 @@ CommandBody: TypeAlias = JobCommand | ScaleCommand | SuspendCommand | PolicyComm
 class Serving:
     """From the reading of the records until the end, or until another scheduler is in charge."""
 
-    def __init__(self, context: Context, settings: Settings, in_charge: InCharge) -> None:
+    def __init__(
+        self,
+        context: Context,
+        settings: Settings,
+        in_charge: InCharge,
+        kept: Mapping[JobId, JobRecord],
+    ) -> None:
+        """`kept` are records that the store should have, and has again where it lacks them or knows older ones."""
+        self._kept = kept
         self._bus, self._clock, self._settings = context.bus, context.clock, settings
         self._in_charge = in_charge
         self._archive = Archive(context.store, in_charge, settings.policy)
@@ -95,6 +106,11 @@ class Serving:
         self._placing: asyncio.TimerHandle | None = None  #: until then new jobs are waited for
         self._closing = False
 
+    @property
+    def records(self) -> Mapping[JobId, JobRecord]:
+        """All jobs as they are known here."""
+        return self._kept if self._outbox is None else self.core.book.records
+
     async def close(self) -> None:
         """Take in nothing more; what waits for an answer goes back to its queue."""
         self._closing = True
@@ -104,7 +120,7 @@ class Serving:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set; `Superseded` if another scheduler is in charge before."""
-        found = await self._archive.load()
+        found = await self._archive.load(self._kept)
         self.core = Core(
             found.records,
             self._now(),

@@ -347,6 +347,11 @@ class Clock(Relocating):
         self._saving.written(version, now)
         return self._serve(now)
 
+    def checkpoint_found(self, version: int, there: bool, now: float) -> list[Command]:
+        """It was looked for in the store; one that is not there is written again."""
+        self._saving.found(version, there, now)
+        return self._serve(now)
+
     def checkpoint_abandoned(self, version: int, now: float) -> list[Command]:
         """A checkpoint cannot be written any more; another is begun at the next boundary."""
         self._saving.abandoned(version)
@@ -388,10 +393,16 @@ class Clock(Relocating):
         if self._rows.waiting and now - self._deadlines.moved_at < LAST_WORD_S:
             return
         self._out += self._rows.flush()
-        if self.t >= self._goal.end:
+        ends = self.t >= self._goal.end
+        if self._goal.resting and not ends:
+            return
+        self._out += self._saving.find(self.t, now)
+        if self._saving.seeking is not None:
+            return
+        if ends:
             self.over = True
             self._out.append(do.Finish(self.t, self._goal.reason))
-        elif not self._goal.resting:
+        else:
             self._goal.resting = True
             self._out.append(do.Rest(self.t))
 

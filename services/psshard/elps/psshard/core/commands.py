@@ -57,6 +57,13 @@ class WriteCheckpoint:
 
 
 @dataclass(frozen=True)
+class FindCheckpoint:
+    """Look whether the checkpoint of this version is in the store: the job is about to rest on it."""
+
+    version: int
+
+
+@dataclass(frozen=True)
 class Freeze:
     """Have every shard refuse the interval and say whether any of it is accepted."""
 
@@ -252,6 +259,7 @@ Command = (
     | AnnounceGate
     | Clip
     | WriteCheckpoint
+    | FindCheckpoint
     | Freeze
     | Thaw
     | Grant

@@ -93,8 +93,10 @@ class Readable:
 
     def waiting_for(self, now: float) -> str:
         """Who is waited for, for people; empty while nothing is."""
-        if not self.needs_workers and self._saving.writing is not None:
-            return f"checkpoint of version {self._saving.writing}: waiting for the store"
+        saving = self._saving
+        if not self.needs_workers and (saving.writing, saving.seeking) != (None, None):
+            version = saving.seeking if saving.writing is None else saving.writing
+            return f"checkpoint of version {version}: waiting for the store"
         if self._moving.exchanging or self._goal.halts(self.t):
             return self._moving.waiting_for()
         if not self.workers:

@@ -1,9 +1,17 @@
-"""When versions are checkpointed. At most one checkpoint is being written at a time."""
+"""When versions are checkpointed. At most one checkpoint is being written at a time.
+
+The store may lose what was in it. So a job comes to rest on a checkpoint only when that was found there a moment ago.
+"""
 
 from __future__ import annotations
 
-from elps.psshard.core.commands import WriteCheckpoint
+import math
+
+from elps.psshard.core.commands import FindCheckpoint, WriteCheckpoint
 from elps.psshard.core.rules import Rules
+
+SURE_S = 1.0
+"""A checkpoint that was in the store so long ago counts as being there."""
 
 
 class Saving:
@@ -13,6 +21,8 @@ class Saving:
         self._rules = rules
         self.newest = newest  #: version of the newest valid one
         self.writing: int | None = None  #: version under way; its manifest is not in the store
+        self.seeking: int | None = None  #: version that is looked for in the store
+        self._found_at = -math.inf  #: when the newest was seen there last, monotonic s
         self._wanted = False  #: the next boundary is to be checkpointed
         self._at = now  #: when the newest was valid or last wanted, monotonic s
 
@@ -36,6 +46,21 @@ class Saving:
         """Whether resting at a version needs a checkpoint that is not there."""
         return version not in (0, self.newest)  # version 0 comes again as it came
 
+    def find(self, version: int, now: float) -> list[FindCheckpoint]:
+        """What to ask before resting at a version that is not lacking."""
+        if version == 0 or self.seeking is not None or now - self._found_at <= SURE_S:
+            return []
+        self.seeking = version
+        return [FindCheckpoint(version)]
+
+    def found(self, version: int, there: bool, now: float) -> None:
+        """The newest checkpoint was looked for."""
+        if version != self.seeking:
+            return
+        self.seeking, self._found_at = None, now if there else -math.inf
+        if not there and self.newest == version:
+            self.newest = None
+
     def begin(self, version: int, *, whatever: bool = False) -> list[WriteCheckpoint]:
         """Begin to write a version if it is wanted (or `whatever`) and nothing is being written.
 
@@ -54,6 +79,7 @@ class Saving:
         """A manifest is in the store."""
         if version == self.writing:
             self.writing, self.newest, self._at = None, version, now
+            self._found_at = now
 
     def abandoned(self, version: int) -> None:
         """A checkpoint cannot be written any more; the next boundary gets one instead."""

@@ -191,6 +191,8 @@ def ticked(book: Book, now: Moment) -> None:
     if book.echo_at is None or now.mono - book.echo_at > book.bounds.deaf_s:
         return  # nothing can be heard: nobody's silence says anything
     suspicion.suspect_late(book, now)
+    for agent in suspicion.deserted(book, now):
+        _member_lost(book, agent, "is late, and all its trainers have left their leaders", now)
     for member in book.pool.silent(now.mono, book.bounds.lost_s):
         _member_lost(book, member, f"not heard for {book.bounds.lost_s:g} s", now)
     if now.mono - book.started_at > book.bounds.lost_s:

@@ -51,6 +51,8 @@ ORPHAN_S = 2.0
 """How long a trainer may outlive its zygote; the kernel ends it with it."""
 RETRY_S, MAX_RETRY_S = 0.2, 10.0
 """Wait before a new zygote; doubled for each one that did not get ready."""
+MOST_DOUBLED = 10
+"""Doublings after which the longest wait is reached for long, and a larger power would be no number any more."""
 
 
 @dataclass
@@ -158,16 +160,26 @@ class Trainers:
         """Have a zygote at all times, until cancelled; then end it and all its children."""
         failures = 0
         while True:
-            link = self._link = ZygoteLink(self._trainer, self._preload, self._env)
             try:
-                await self._follow(link)
-            finally:
-                self._link = None
-                how = await asyncio.shield(asyncio.ensure_future(link.end()))
-                await self._bury_all(f"the parent process of the trainers ended: {how}")
-            failures = 0 if link.ready else failures + 1
-            log.error("zygote_ended", pid=link.pid, how=how, in_a_row=failures)
-            await asyncio.sleep(min(RETRY_S * 2**failures, MAX_RETRY_S))
+                link = self._link = ZygoteLink(self._trainer, self._preload, self._env)
+            except OSError as error:  # no memory, process or descriptor is free: others free some
+                failures += 1
+                log.error("zygote_not_started", error=str(error), in_a_row=failures)
+            else:
+                how = await self._keep(link)
+                failures = 0 if link.ready else failures + 1
+                log.error("zygote_ended", pid=link.pid, how=how, in_a_row=failures)
+            await asyncio.sleep(min(RETRY_S * 2 ** min(failures, MOST_DOUBLED), MAX_RETRY_S))
+
+    async def _keep(self, link: ZygoteLink) -> str:
+        """Work with a zygote until it is gone, with all its children; how it ended."""
+        try:
+            await self._follow(link)
+        finally:
+            self._link = None
+            how = await asyncio.shield(asyncio.ensure_future(link.end()))
+            await self._bury_all(f"the parent process of the trainers ended: {how}")
+        return how
 
     async def keep_time(self) -> None:
         """Have the roster act at its deadlines, until cancelled."""

@@ -39,7 +39,10 @@ class ZygoteLink:
     """One zygote, from its start to its end. All descriptors handed over are owned, and closed, by the link."""
 
     def __init__(self, trainer: str, modules: Sequence[str], env: Mapping[str, str]) -> None:
-        """Start the process; it imports `modules` and the trainer's, given as ``module:function``, and serves then."""
+        """Start the process; it imports `modules` and the trainer's, given as ``module:function``, and serves then.
+
+        `OSError` when the machine has no memory, process or descriptor for it.
+        """
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             # Requests stay in the socket while the zygote still imports; -P: nothing of the working directory is code.
@@ -51,13 +54,13 @@ class ZygoteLink:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
+            self._pidfd = _pidfd_of(self._process)
         except BaseException:
             self._control.close()
             raise
         finally:
             theirs.close()
         self._control.setblocking(False)
-        self._pidfd = os.pidfd_open(self._process.pid)
         self._outbox: deque[tuple[ToZygote, tuple[int, ...]]] = deque()
         self._failure = ""
         self._open = True
@@ -171,6 +174,16 @@ class ZygoteLink:
         self._control.close()
         os.close(self._pidfd)
         self._flush()
+
+
+def _pidfd_of(process: subprocess.Popen[bytes]) -> int:
+    """A descriptor of a child; a child for which there is none is ended."""
+    try:
+        return os.pidfd_open(process.pid)
+    except OSError:
+        process.kill()
+        process.wait()
+        raise
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
