@@ -122,6 +122,7 @@ class Host:
         self.listener.close()
         self._listening.cancel()
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(5)  # it sees that
+        asyncio.run_coroutine_threadsafe(_end_all_others(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
         self._loop.close()
@@ -349,3 +350,11 @@ class FakeTrainer(threading.Thread):
             leader=self.message.shards[0],
             secret=SECRET,
         )
+
+
+async def _end_all_others() -> None:
+    """Cancel what is still under way in this loop: one that is closed over it leaves it to whoever collects garbage."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

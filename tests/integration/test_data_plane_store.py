@@ -405,6 +405,9 @@ def test_a_job_that_rests_where_it_began_writes_again_what_the_store_has_lost_si
     store.loads = len(manifests(stack)[0].partitions)
     progress = Progress(iteration=20, checkpoint=20)
     message = stack.host(EVERY_10, 2, progress=progress)
+    leader = stack.leader.hosting._jobs[JOB].lead
+    assert leader is not None
+    eventually(lambda: leader.clock is not None)  # before it is opened there is nothing to rest at
     stack.direct(message, "pause")
     stack.trainer(message, 1)
     assert comes_to(stack, "paused") == "paused at iteration 20"

@@ -6,6 +6,8 @@ Its plugin for pytest is off (`pyproject.toml`), since every run of any test wou
 from __future__ import annotations
 
 import asyncio
+import gc
+import importlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +32,13 @@ STREAM = "/api/events"
 requests = pytest.importorskip("requests")
 schemathesis = pytest.importorskip("schemathesis")
 GenerationMode = schemathesis.GenerationMode
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported() -> None:
+    """Schemathesis imports most of itself when used first: here nothing else is under way, nor left to collect."""
+    gc.collect()
+    importlib.import_module("schemathesis.specs.openapi.schemas")
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import importlib.util
 import os
 import re
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ TASK_PATH_SETTING = "ELPS_TASK_PATH"
 ENTRY_POINT_GROUP = "elps.tasks"
 
 _WORD = r"[^\W\d]\w*"
+_PATHS = threading.Lock()
+"""What is found where is known in one table for the process, which two threads may not clear at once."""
 _REFERENCE = re.compile(rf"({_WORD}(?:\.{_WORD})*):({_WORD})")
 
 
@@ -66,8 +69,9 @@ def load(reference: str, env: Mapping[str, str], what: str) -> Code:
     file = _file_in(module_name, directories)
     if file is None and module_name.partition(".")[0] not in packages:
         raise TaskError(_refusal(what, reference, module_name, directories))
-    sys.path.extend(d for d in map(str, directories) if d not in sys.path)
-    importlib.invalidate_caches()
+    with _PATHS:
+        sys.path.extend(d for d in map(str, directories) if d not in sys.path)
+        importlib.invalidate_caches()
     if file is not None:
         _refuse_hidden(module_name, directories, what, reference)
     with UserCode(f"{what} {reference!r}: importing {module_name}"):
