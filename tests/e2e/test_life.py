@@ -397,5 +397,5 @@ async def test_a_job_killed_between_a_checkpoint_and_the_evaluation_of_it_evalua
         await it.asked(2)
         await it.open()
         await assert_recovered(job, cluster)
-        assert {row.term for row in job.rows} == {1, 2}
-        assert next(row for row in job.rows if row.term == 2).iteration == 20
+        first = job.rows[0].standing
+        assert next(row for row in job.rows if row.standing > first).iteration == 20

@@ -29,8 +29,8 @@ MAX_LOG_BYTES = 16 * 1024 * 1024
 POLL_S = 0.05
 """Pause between two looks at what has no event to wait for, such as the end of a process not our child."""
 
-_STAT_STATE, _STAT_START = 0, 19
-"""Places in /proc/<pid>/stat after the closing parenthesis: fields 3 (state) and 22 (start, in ticks)."""
+_STAT_STATE, _STAT_THREADS, _STAT_START = 0, 17, 19
+"""Places in /proc/<pid>/stat after the closing parenthesis: fields 3 (state), 20 (threads), 22 (start, in ticks)."""
 
 
 class Handle(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,9 +67,12 @@ def handle_of(name: str, pid: int) -> Handle | None:
 
 
 def is_alive(handle: Handle) -> bool:
-    """Whether this very process still runs; a zombie, and another process with its pid, do not count."""
+    """Whether this very process still runs; a zombie, and another process with its pid, do not count.
+
+    One of which only the first thread has ended does: its sockets still listen.
+    """
     stat = _stat(handle.pid)
-    if stat is None or stat[_STAT_STATE] in "ZX":
+    if stat is None or (stat[_STAT_STATE] in "ZX" and int(stat[_STAT_THREADS]) <= 1):
         _reap(handle.pid)
         return False
     return int(stat[_STAT_START]) == handle.start_ticks and boot_id() == handle.boot_id
