@@ -34,6 +34,7 @@ from elps.scheduler.core.events import (
     JobsForgotten,
     KeepPolicy,
     KeysRemoved,
+    Marks,
     Moment,
     Note,
     Probe,
@@ -158,7 +159,8 @@ class Outbox:
         if self._archive.forgotten():
             known = self._core.book.records
             log.warning("store_has_forgotten", what="its newest writes or all", written=len(known))
-            self._records, self._marks = {**known, **self._records}, True
+            self._records = {**known, **self._records}
+            self._marks = self._core.book.marks != Marks()
             self._policy = self._policy or self._archive.chosen
         return bool(self._policy or self._records or self._marks)
 
