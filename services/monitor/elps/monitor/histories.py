@@ -73,6 +73,11 @@ class Histories:
 
     async def restore(self, job_id: JobId) -> None:
         """Take back what was kept of a job's history, if that was not done yet. Raises `RetryLater`."""
+        known = self._state.jobs.get(job_id)
+        if known is not None and known.from_its_start and known.record and not known.restored:
+            self._kept[job_id] = Kept(known.record.seq, {})
+            self._state.jobs.restore(job_id, (), ())
+            return  # the store need not be asked, which may be away
         async with self._lock:
             job = self._state.jobs.get(job_id)
             if job is None or job.restored or job.record is None:
@@ -89,7 +94,7 @@ class Histories:
         self._kept.clear()
         self._swept = False
         for job in self._state.jobs:
-            job.restored = False
+            job.restored = job.from_its_start = False
 
     async def _remove_lapsed(self) -> None:
         lapsed = self._state.jobs.lapsed

@@ -57,6 +57,7 @@ class Job:
         self.term, self.term_at = 0, 0.0  #: highest term that is known, and since when, Unix time
         self.history = History()
         self.restored = False  #: what was kept of the history has been taken back
+        self.from_its_start = False  #: it had not begun when it was heard of: nothing was kept before
         self.touched_s = now_s  #: when anything of the job came last, our monotonic clock
 
     @property
@@ -284,6 +285,8 @@ class Jobs:
         if known is not None and record.seq != known.seq:  # the id was used again
             self._let_go(record.id)
             job = self._jobs[record.id] = Job(record.id, now_s)
+        unbegun = record.state is JobState.QUEUED and not record.terms
+        job.from_its_start |= known is None and unbegun
         job.record, job.record_s, job.touched_s = record, now_s, max(now_s, job.touched_s)
         job.heard_term(record.terms, record.changed_at)
         self._missing.pop(record.id, None)
