@@ -200,6 +200,41 @@ async def test_while_the_store_is_away_what_there_is_is_told_and_written_later()
         assert len((await history(stack, "j"))[0]) == 20
 
 
+class Slow(MemoryStore):
+    """Answers late while it is away, as one does that is called again and again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.there = asyncio.Event()
+        self.there.set()
+
+    async def hash_put(self, key: str, field: str, value: bytes) -> None:
+        await self.there.wait()
+        await super().hash_put(key, field, value)
+
+    async def hash_all(self, key: str) -> dict[str, bytes]:
+        await self.there.wait()
+        return await super().hash_all(key)
+
+
+async def test_jobs_are_told_of_at_once_while_a_save_waits_for_the_store() -> None:
+    store = Slow()
+    async with running(store=store) as stack:
+        await known(stack, record("j"), record("new", JobState.QUEUED, seq=2))
+        await train(stack, "j", 0, 10)
+        await keep(stack)
+        await train(stack, "j", 10, 10)
+        store.there.clear()
+        saving = asyncio.create_task(keep(stack))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(desk_module.HISTORY_S):
+            assert len((await history(stack, "j"))[0]) == 20
+            assert await history(stack, "new") == [[], []]
+        assert not saving.done()
+        store.there.set()
+        await saving
+
+
 async def test_what_is_kept_and_cannot_be_read_is_counted_and_replaced() -> None:
     store = MemoryStore()
     await store.hash_put(topology.JOB_INDEX, "j", encode(record("j")))

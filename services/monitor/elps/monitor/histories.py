@@ -74,10 +74,12 @@ class Histories:
     async def restore(self, job_id: JobId) -> None:
         """Take back what was kept of a job's history, if that was not done yet. Raises `RetryLater`."""
         known = self._state.jobs.get(job_id)
-        if known is not None and known.from_its_start and known.record and not known.restored:
+        if known is None or known.restored or known.record is None:
+            return  # without the lock: whoever has it may wait for the store for long
+        if known.from_its_start:
             self._kept[job_id] = Kept(known.record.seq, {})
             self._state.jobs.restore(job_id, (), ())
-            return  # the store need not be asked, which may be away
+            return
         async with self._lock:
             job = self._state.jobs.get(job_id)
             if job is None or job.restored or job.record is None:

@@ -57,7 +57,9 @@ class Job:
         self.term, self.term_at = 0, 0.0  #: highest term that is known, and since when, Unix time
         self.history = History()
         self.restored = False  #: what was kept of the history has been taken back
-        self.from_its_start = False  #: it had not begun when it was heard of: nothing was kept before
+        self.from_its_start = (
+            False  #: it had not begun when it was heard of: nothing was kept before
+        )
         self.touched_s = now_s  #: when anything of the job came last, our monotonic clock
 
     @property
