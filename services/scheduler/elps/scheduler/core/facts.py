@@ -9,7 +9,7 @@ from elps.contracts.job import Pool as Size
 from elps.contracts.state import Allocation, JobRecord, JobState
 from elps.scheduler.core import deadlines, resizing
 from elps.scheduler.core.book import Book
-from elps.scheduler.core.events import Moment
+from elps.scheduler.core.events import MemberId, Moment
 from elps.scheduler.core.known import Live
 from elps.scheduler.core.policy import (
     AgentFact,
@@ -20,6 +20,7 @@ from elps.scheduler.core.policy import (
     RunningFact,
     ShardFact,
 )
+from elps.scheduler.core.pool import Agent, Shard
 
 LOOK_S = 0.5
 """While no job wants anything, a policy that resizes is asked so often."""
@@ -52,27 +53,18 @@ def all_facts(book: Book, now: Moment, *, held: bool) -> Facts:
     """
     claims, pool, patience = book.claims(), book.pool, book.bounds.clearing_s
     lingering = pool.lingering(claims)
+
+    def slots(member: MemberId, known: Shard | Agent) -> tuple[int, int, int]:
+        clearing = pool.clearing(member, claims, now.mono, patience)
+        return known.slots, pool.free(member, claims), clearing
+
     shards = tuple(
-        ShardFact(
-            s,
-            pool.shards[s].slots,
-            pool.free(s, claims),
-            pool.clearing(s, claims, now.mono, patience),
-        )
-        for s in sorted(pool.shards)
-        if not pool.shards[s].leaving
+        ShardFact(s, *slots(s, x)) for s, x in sorted(pool.shards.items()) if not x.leaving
     )
     return Facts(
         shards=shards,
         agents=tuple(
-            AgentFact(
-                a,
-                pool.agents[a].slots,
-                pool.free(a, claims),
-                pool.clearing(a, claims, now.mono, patience),
-            )
-            for a in sorted(pool.agents)
-            if not pool.agents[a].leaving
+            AgentFact(a, *slots(a, x)) for a, x in sorted(pool.agents.items()) if not x.leaving
         ),
         queued=tuple(_queued(record, live) for record, live in _waiting(book)),
         running=tuple(
