@@ -60,7 +60,7 @@ schema: $(STAMP) ## Write docs/job.schema.json and docs/asyncapi.json anew
 	$(BIN)/python -m elps.contracts.schema --write docs/job.schema.json
 	$(BIN)/python -m elps.messaging.described --write docs/asyncapi.json
 
-test: setup ## All tests but chaos, the thorough and the long ones, and the benchmarks; some 10 minutes on two cores
+test: setup ## All tests but chaos, the thorough and the long ones, and the benchmarks; some 8 minutes on two cores
 	$(BIN)/pytest $(XDIST) -m 'not long and not thorough' --ignore=tests/bench --ignore=tests/chaos tests $(ARGS)
 
 unit: $(STAMP) ## Tests without input or output
