@@ -31,9 +31,9 @@ class StepsAtOnce(Part):
     """A partition does not wait for the factor."""
 
     def due(self, partition: Any) -> Advance | None:
-        clips, self._clips = self._clips, False
+        clips, self.clips = self.clips, False
         step = super().due(partition)
-        self._clips = clips
+        self.clips = clips
         return step
 
 

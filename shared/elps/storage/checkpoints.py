@@ -106,9 +106,8 @@ async def publish(store: Store, manifest: Manifest) -> bool:
     if not await _has_chunks(store, manifest):
         return False
     await store.hash_put(key, manifest.name, write_manifest(manifest))
-    if not await _is_whole(
-        store, manifest
-    ):  # it crashed just now, and this alone was written again
+    # It may have crashed just now, and this alone was written again.
+    if not await _is_whole(store, manifest):
         await store.hash_delete(key, [manifest.name])
         return False
     kept = await all_manifests(store, manifest.job)

@@ -101,7 +101,7 @@ class Part:
         self._partitions: dict[PartitionId, _Partition] = {}
         self._skips = IntervalSet(skips)  #: granted: tiles without a contribution
         self._frozen: set[Interval] = set()  #: a skip of these is being decided
-        self._clips = clips
+        self.clips = clips  #: never changes
         self._factors: dict[int, float] = {}  #: iteration to what the leader has told of it
 
     # --- what the leader says -------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class Part:
     def due(self, partition: PartitionId) -> Advance | None:
         """Begin the partition's next version if its iteration is complete; the shell then writes it."""
         p = self._partitions[partition]
-        if self._clips and p.version not in self._factors:
+        if self.clips and p.version not in self._factors:
             return None
         step = self._step(partition, p)
         p.advancing |= step is not None
@@ -226,7 +226,7 @@ class Part:
     def unmeasured(self, partition: PartitionId) -> Advance | None:
         """A complete iteration of which the norm is wanted: the shell then measures it. Each is given once."""
         p = self._partitions[partition]
-        if not self._clips or p.measuring or p.version in self._factors:
+        if not self.clips or p.measuring or p.version in self._factors:
             return None
         step = self._step(partition, p)
         p.measuring |= step is not None
