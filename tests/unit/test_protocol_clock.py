@@ -404,7 +404,7 @@ def test_a_pause_waits_for_an_evaluation_that_somebody_was_lent_early() -> None:
     g.evaluate(A)
     assert not g.of(do.WriteCheckpoint)
     g.evaluate(B)
-    assert g.of(do.WriteCheckpoint) == [do.WriteCheckpoint(1)]
+    assert g.of(do.WriteCheckpoint) == [do.WriteCheckpoint(1, hurry=True)]
     assert g("checkpoint_written", 1)[-1] == do.Rest(1)
 
 
@@ -433,7 +433,7 @@ def test_the_end_waits_for_its_checkpoint_and_its_evaluation() -> None:
     g.held(1)
     assert not g.of(do.Finish)
     g.evaluate(A)
-    assert g.of(do.WriteCheckpoint) == [do.WriteCheckpoint(1)]
+    assert g.of(do.WriteCheckpoint) == [do.WriteCheckpoint(1, hurry=True)]
     assert g("checkpoint_written", 1)[-1] == do.Finish(1, "all iterations are done")
 
 
@@ -456,9 +456,9 @@ def test_a_job_that_comes_to_rest_on_its_newest_checkpoint_looks_whether_it_is_t
     assert said == [do.AnnounceGate(5), do.FindCheckpoint(5)]
     assert clock.waiting_for(0.0) == "checkpoint of version 5: waiting for the store"
     assert clock.tick(1.0) == []
-    assert clock.checkpoint_found(5, False, 2.0) == [do.WriteCheckpoint(5)]
+    assert clock.checkpoint_found(5, False, 2.0) == [do.WriteCheckpoint(5, hurry=True)]
     assert clock.checkpoint_found(5, True, 2.0) == [], "a late answer"
-    assert clock.checkpoint_abandoned(5, 3.0) == [do.WriteCheckpoint(5)]
+    assert clock.checkpoint_abandoned(5, 3.0) == [do.WriteCheckpoint(5, hurry=True)]
     assert clock.checkpoint_written(5, 4.0) == [last]
     assert clock.tick(100.0) == []
 

@@ -343,6 +343,24 @@ def test_partitions_are_copied_while_the_job_stands_still() -> None:
     assert job.hands[FAST].version == boundary
 
 
+def test_a_move_hurries_the_checkpoint_that_it_has_to_wait_for() -> None:
+    job = Job(staleness=1000, checkpoint_every=1, moving=Moving({A: 1, B: 1}, {A: S, B: S}))
+    job.does(FAST)
+    job.does(SLOW)
+    job.complete(1)  # so a checkpoint is wanted
+    while not job.said(do.WriteCheckpoint):
+        for worker in [w for w in (FAST, SLOW) if w in job.hands]:
+            job.does(worker)
+        job.complete(job.clock.gate + 1)
+    (write,) = job.said(do.WriteCheckpoint)
+    assert isinstance(write, do.WriteCheckpoint)
+    assert not write.hurry
+    job.take(job.clock.want([S, V], 1.0))
+    job.take(job.clock.tick(2.0))
+    assert job.said(do.WriteCheckpoint) == [write, do.WriteCheckpoint(write.version, hurry=True)]
+    assert not job.said(do.Follow)
+
+
 def test_a_pause_comes_where_nothing_was_opened_beyond() -> None:
     job = Job(staleness=1000)
     while job.clock.gate < 4:

@@ -275,3 +275,36 @@ def test_a_shard_without_partitions_is_never_waited_for() -> None:
     member.freeze(EPOCH, Interval(48, 50), 1)
     assert reports[-1] == Frozen(EPOCH, Interval(48, 50), 1, clean=True)
     assert (member.held_bytes, member.partitions) == (0, [])
+
+
+@pytest.mark.parametrize("way", ["hurry", "close", "epoch", "again"])
+def test_whoever_writes_a_checkpoint_rests_only_while_nobody_waits_for_it(way: str) -> None:
+    member = member_of([4], 1)
+    member.gate(EPOCH, 5)
+    aside = member.checkpoint(EPOCH, 0)
+    assert aside is not None
+    began = time.monotonic()
+    aside.rest(0.05)
+    assert time.monotonic() - began >= 0.05
+    resting = threading.Thread(target=aside.rest, args=[600.0])
+    resting.start()
+    match way:
+        case "hurry":
+            assert member.checkpoint(EPOCH, 0) is None, "a repeat is no hurry"
+            assert resting.is_alive()
+            assert member.checkpoint(EPOCH, 0, hurry=True) is None
+        case "close":
+            member.close()
+        case "epoch":
+            member.stock(Epoch(EPOCH.term, EPOCH.n + 1))
+        case "again":
+            member.wrote(aside, {p: {"values": 1} for p in aside.partitions})
+            assert member.checkpoint(EPOCH, 0) is not None
+    resting.join(60.0)
+    assert not resting.is_alive()
+
+
+def test_a_checkpoint_that_is_waited_for_from_the_beginning_is_written_without_rests() -> None:
+    aside = member_of([4], 1).checkpoint(EPOCH, 0, hurry=True)
+    assert aside is not None
+    aside.rest(600.0)

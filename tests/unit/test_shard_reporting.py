@@ -14,6 +14,7 @@ from elps.contracts.state import Progress
 from elps.contracts.texts import REASON_CHARACTERS
 from elps.psshard.bridge import Bridge
 from elps.psshard.core.rules import Rules
+from elps.psshard.core.throttle import MOST_S
 from elps.psshard.reporting import Reporter
 from elps.storage.checkpoints import Manifest
 from elps.storage.memory import MemoryStore
@@ -60,3 +61,24 @@ async def test_the_newest_evaluation_is_shown_also_if_only_the_checkpoint_tells_
     reporter.opened(Rules(Geometry(40, 4), 20), manifest)
     assert reporter.progress.metrics_iteration == shown
     assert reporter.progress.metrics == {"at": shown}
+
+
+async def test_a_checkpoint_counts_as_late_after_the_rests_of_its_writers_or_once_somebody_waits() -> (
+    None
+):
+    host = HostJob(
+        job=JobId("j"), document=JobDocument(task="softmax", iterations=20), term=Term(2, 1),
+        secret="", shards=[], workers=[], progress=Progress(),
+    )  # fmt: skip
+    reporter = Reporter(host, Bridge(MemoryStore(), asyncio.get_running_loop()))
+    reporter.saving(7, 100.0)
+    assert reporter.lag(100.0 + MOST_S, 5.0, "") == ""
+    late = "checkpoint of version 7 is not in the store after"
+    assert reporter.lag(106.0, 5.0, "refused") == f"{late} 6 s: refused"
+    assert reporter.lag(106.0 + MOST_S, 5.0, "") == f"{late} 66 s"
+    reporter.saving(7, 120.0, hurry=True)
+    reporter.saving(7, 124.0, hurry=True)
+    assert reporter.lag(125.0, 5.0, "") == ""
+    assert reporter.lag(126.0, 5.0, "") == f"{late} 6 s"
+    reporter.saving(None, 126.0)
+    assert reporter.lag(200.0, 5.0, "") == ""

@@ -9,6 +9,7 @@ from elps.psshard.assignment import Assignment
 from elps.psshard.copies import Copies
 from elps.psshard.core.inheriting import Stock
 from elps.psshard.estate import Estate
+from elps.psshard.reports import Written
 from elps.psshard.shelf import Shelf
 
 
@@ -18,6 +19,7 @@ class Ending(Shelf):
     _assignment: Assignment | None
     _awaited: set[PartitionId]  #: partitions whose first values have not come
     _aside: Aside | None
+    _written: Written | None
     _copies: Copies
     _estate: Estate | None
 
@@ -61,6 +63,13 @@ class Ending(Shelf):
     def _stop(self) -> None:
         self._copies.end()
         self._copies.spare = {}
+        self._drop_aside()
         # The arrays go now; whoever is at work on them holds them until it is through.
-        self._part = self._slab = self._aside = None
+        self._part = self._slab = None
         self._changed.notify_all()
+
+    def _drop_aside(self) -> None:
+        """Whoever writes it is not to rest before it sees that it is wanted no more."""
+        if self._aside is not None:
+            self._aside.hasten()
+        self._aside, self._written = None, None

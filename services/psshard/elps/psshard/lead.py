@@ -287,8 +287,8 @@ class Lead(Resuming):
         match order:
             case do.Grant(interval, _):
                 self._skip(interval)
-            case do.WriteCheckpoint(version):
-                self.reporter.saving(version, time.monotonic())
+            case do.WriteCheckpoint(version, hurry):
+                self.reporter.saving(version, time.monotonic(), hurry=hurry)
                 with self.lock:
                     if epoch != self.epoch:
                         return

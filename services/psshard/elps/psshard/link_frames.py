@@ -69,8 +69,8 @@ def frame_of_order(epoch: Epoch, order: Order) -> Frame:
             return Header(Kind.GRANT, epoch, interval=interval), {"reason": reason}
         case do.CallBack(worker, ticket):
             return Header(Kind.CALL_BACK, epoch, ticket=ticket), {"worker": worker}
-        case do.WriteCheckpoint(version):
-            return Header(Kind.CHECKPOINT, epoch, iteration=version), None
+        case do.WriteCheckpoint(version, hurry):
+            return Header(Kind.CHECKPOINT, epoch, status=int(hurry), iteration=version), None
         case Wave(number=number):
             return Header(Kind.FOLLOW, epoch, ticket=number), msgspec.to_builtins(order)
         case do.Unfollow(wave, standing):
@@ -93,7 +93,7 @@ def order_of_frame(header: Header, meta: dict[str, Any]) -> Order | None:
         case Kind.CALL_BACK:
             return do.CallBack(WorkerId(str(meta.get("worker"))), header.ticket)
         case Kind.CHECKPOINT:
-            return do.WriteCheckpoint(header.iteration)
+            return do.WriteCheckpoint(header.iteration, hurry=bool(header.status))
         case Kind.FOLLOW:
             return _read(meta, Wave)
         case Kind.UNFOLLOW:

@@ -84,7 +84,8 @@ class Member(Ending, Working, Measuring):
                 self._part, self._slab = part, Slab(self.document, blocks)
                 self._awaited = {PartitionId(p) for p, _, _ in assignment.partitions}
                 self._at = Counter()
-                self._called_back, self._aside, self._low = {}, None, -1
+                self._drop_aside()
+                self._called_back, self._low = {}, -1
                 self._estate = None
                 if assignment.carried or assignment.inherited:
                     for p in sorted(self._awaited):
@@ -199,8 +200,8 @@ class Member(Ending, Working, Measuring):
                 self._called_back[worker] = max(ticket, self._called_back.get(worker, 0))
                 self._changed.notify_all()
 
-    def checkpoint(self, epoch: Epoch, version: int) -> Aside | None:
-        """Begin to copy a version aside.
+    def checkpoint(self, epoch: Epoch, version: int, *, hurry: bool = False) -> Aside | None:
+        """Begin to copy a version aside; in a hurry, whoever writes it does not rest.
 
         None when there is nothing to begin: the epoch is stale, the copy is being written, or the version was left
         before the leader's word came. One that was written already is reported again; as long as the partitions rest
@@ -214,13 +215,12 @@ class Member(Ending, Working, Measuring):
             rests = self._part.rests_at(version)
             if known and not (rests and self._written is not None):
                 again = self._written
+                if hurry and self._aside is not None:
+                    self._aside.hasten()
             elif rests:
-                self._aside, self._written = (
-                    Aside(
-                        version, {p: self._part.steps(p) for p in self._part.partitions}, self._slab
-                    ),
-                    None,
-                )
+                self._drop_aside()
+                steps = {p: self._part.steps(p) for p in self._part.partitions}
+                self._aside = Aside(version, steps, self._slab, hurry=hurry)
                 return self._aside
             else:
                 again = Missed(epoch, version)

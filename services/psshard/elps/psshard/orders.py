@@ -19,6 +19,7 @@ from elps.psshard.aside import Aside
 from elps.psshard.assignment import Assignment, NotHere
 from elps.psshard.bridge import Bridge
 from elps.psshard.core import commands as do
+from elps.psshard.core.throttle import Throttle
 from elps.psshard.member import Member
 from elps.psshard.reports import Stocked, Trouble, Unfollowed
 from elps.psshard.wave import Wave
@@ -108,8 +109,8 @@ class Orders:
                 self._skip(epoch, order)
             case do.CallBack(worker, ticket):
                 self.member.call_back(epoch, worker, ticket)
-            case do.WriteCheckpoint(version):
-                if (aside := self.member.checkpoint(epoch, version)) is not None:
+            case do.WriteCheckpoint(version, hurry):
+                if (aside := self.member.checkpoint(epoch, version, hurry=hurry)) is not None:
                     self._start(epoch, "checkpoint", lambda: self._write(epoch, aside))
             case Wave():
                 self._follow(epoch, order)
@@ -214,31 +215,42 @@ class Orders:
     def _write(self, epoch: Epoch, aside: Aside) -> None:
         name = checkpoint_name(epoch.term.number, epoch.n, aside.version)
         digests: dict[PartitionId, dict[str, int]] = {}
+        throttle = Throttle()
         for partition in aside.partitions:
             aside.take(partition)  # all copies first: the next boundary must not wait for them
         for partition in aside.partitions:
+            began = time.monotonic()
+            written = self._write_partition(name, aside, partition)
+            if written is None:
+                return
+            digests[partition] = written
+            aside.release(partition)
+            if partition != aside.partitions[-1]:
+                aside.rest(throttle.rest_s(time.monotonic() - began))
+        self.member.wrote(aside, digests)
+
+    def _write_partition(
+        self, name: str, aside: Aside, partition: PartitionId
+    ) -> dict[str, int] | None:
+        """Write it, however long the store is away; None once nobody wants it any more."""
+        store, arrays = self._bridge.store, aside.take(partition)
+        try:
             while self.member.current(aside):
                 try:
-                    digests[partition] = self._bridge.wait(
-                        write_partition(
-                            self._bridge.store, self.job, name, partition, aside.take(partition)
-                        ),
+                    return self._bridge.wait(
+                        write_partition(store, self.job, name, partition, arrays),
                         STORE_WAIT_S,
                         "the store",
                     )
-                    self._bridge.store_trouble = ""
-                    break
                 except RetryLater as error:
                     self._bridge.store_trouble = str(error)
                     log.warning(
                         "checkpoint_lags", job=self.job, version=aside.version, reason=str(error)
                     )
                     time.sleep(RETRY_S)
-            else:
-                self._bridge.store_trouble = ""
-                return
-            aside.release(partition)
-        self.member.wrote(aside, digests)
+        finally:
+            self._bridge.store_trouble = ""
+        return None
 
     def _persist(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Ask the store until it answers, or the job is dropped."""

@@ -29,6 +29,7 @@ from elps.psshard.core.commands import Evaluated, IterationDone, Remark, Timing
 from elps.psshard.core.inheriting import Inheritance
 from elps.psshard.core.rules import Rules
 from elps.psshard.core.stopping import Trend
+from elps.psshard.core.throttle import MOST_S
 from elps.psshard.origin import Source
 from elps.psshard.trainers import Around
 from elps.storage.checkpoints import Manifest
@@ -60,6 +61,7 @@ class Reporter:
         self._lock = threading.RLock()  #: every change is of the whole progress
         self.progress: Progress = host.progress
         self._saving: tuple[int, float] | None = None  #: checkpoint under way, since when
+        self._rests_s = 0.0  #: what its writers may rest in all
         self._rules: Rules | None = None
         self._steps = 0  #: optimizer steps, for the learning rate shown
         self._around: dict[WorkerId, Around] = {}  #: as last told, of those with a part in a row
@@ -194,14 +196,19 @@ class Reporter:
         self._change(metrics=shown, metrics_iteration=version, **trend._asdict())
         self.event("evaluated", "", iteration=version, metrics=shown)
 
-    def saving(self, version: int | None, now: float) -> None:
+    def saving(self, version: int | None, now: float, *, hurry: bool = False) -> None:
         """A checkpoint is being written; None: it was given up."""
-        if version is None or self._saving is None or self._saving[0] != version:
-            self._saving = (version, now) if version is not None else None
+        rests_s = 0.0 if hurry else MOST_S
+        if version is None:
+            self._saving = None
+        elif self._saving is None or (self._saving[0], self._rests_s) != (version, rests_s):
+            self._saving, self._rests_s = (version, now), rests_s
 
     def lag(self, now: float, limit_s: float, trouble: str) -> str:
-        """Which checkpoint takes longer than `limit_s`, for people; empty when none does."""
-        if self._saving is None or now - self._saving[1] <= limit_s:
+        """Which checkpoint takes longer than `limit_s` and its writers' rests, for people; empty when none does."""
+        if self._saving is None:
+            return ""
+        if now - self._saving[1] <= (limit_s if trouble else limit_s + self._rests_s):
             return ""
         version, since = self._saving
         lags = f"checkpoint of version {version} is not in the store after {now - since:.0f} s"

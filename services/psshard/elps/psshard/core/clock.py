@@ -326,7 +326,7 @@ class Clock(Relocating):
         self.t += 1
         if reason := self.rules.time_is_up(self.trained_s(now)):
             self._goal.stop(self._next_boundary(), reason)
-        self._saving.reached(self.t)
+        self._out += self._saving.reached(self.t)
 
     def _announce(self) -> None:
         """Announce the gate of t, unless something has to keep t, or the version before it, where it is."""
@@ -381,6 +381,7 @@ class Clock(Relocating):
         """At the last boundary: evaluate, checkpoint, then say that the job rests or is done."""
         if self.needs_workers:
             return
+        self._out += self._saving.hurry()
         if self._goal.halts(self.t):
             if self._saving.writing is None:
                 self._stand_still()
@@ -414,7 +415,7 @@ class Clock(Relocating):
             self._fail(verdict)
             return self._take()
         if self._begun is not None:
-            self._saving.look(now)
+            self._out += self._saving.look(now)
         for worker, reason in self._arrivals.overdue(now):
             self._out.append(do.Dismiss(worker, reason))
             self._arrivals.gone(worker)

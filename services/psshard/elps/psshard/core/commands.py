@@ -51,9 +51,15 @@ class Clip:
 
 @dataclass(frozen=True)
 class WriteCheckpoint:
-    """Have every shard copy this version aside and write it. Comes before the version's gate."""
+    """Have every shard copy this version aside and write it. Comes before the version's gate.
+
+    Without `hurry` the shards rest between the pieces that they write, so that training keeps its pace. Said again with
+    it, they rest no more.
+    """
 
     version: int
+    hurry: bool = False
+    """Something waits until it is written."""
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,8 @@ class Relocating(Readable):
             self._goal.halt = None
         elif self._goal.halt is None and self._saving.writing is None:
             self._goal.halt = self._next_boundary()
+        else:
+            self._out += self._saving.hurry()
 
     def _stand_still(self) -> None:
         """Nobody was lent anything beyond t, and no evaluation or checkpoint reads it: exchange the map."""

@@ -21,21 +21,26 @@ class Saving:
         self._rules = rules
         self.newest = newest  #: version of the newest valid one
         self.writing: int | None = None  #: version under way; its manifest is not in the store
+        self._hurried = False  #: whether it was said that something waits for what is under way
         self.seeking: int | None = None  #: version that is looked for in the store
         self._found_at = -math.inf  #: when the newest was seen there last, monotonic s
         self._wanted = False  #: the next boundary is to be checkpointed
         self._at = now  #: when the newest was valid or last wanted, monotonic s
 
-    def reached(self, version: int) -> None:
-        """The job is at a version: its number may ask for a checkpoint."""
+    def reached(self, version: int) -> list[WriteCheckpoint]:
+        """The job is at a version: its number may ask for a checkpoint, which the one before it is not to hold up."""
         every = self._rules.checkpoint_every
         self._wanted |= every > 0 and version % every == 0
+        return self.hurry() if self._wanted else []
 
-    def look(self, now: float) -> None:
-        """Time passed while training: it may ask for a checkpoint."""
+    def look(self, now: float) -> list[WriteCheckpoint]:
+        """Time passed while training: it may ask for a checkpoint, once the one before it is written."""
         every_s = self._rules.checkpoint_every_s
-        if every_s > 0 and self.writing is None and now - self._at >= every_s:
+        if every_s <= 0 or now - self._at < every_s:
+            return []
+        if self.writing is None:
             self._wanted, self._at = True, now
+        return self.hurry()
 
     @property
     def wants(self) -> bool:
@@ -68,12 +73,21 @@ class Saving:
         """
         if self.writing is not None or not (self._wanted or whatever) or not self.lacks(version):
             return []
-        self.writing, self._wanted = version, False
-        return [WriteCheckpoint(version)]
+        self.writing, self._wanted, self._hurried = version, False, whatever
+        return [WriteCheckpoint(version, hurry=whatever)]
+
+    def hurry(self) -> list[WriteCheckpoint]:
+        """Something waits for the checkpoint under way, if there is one: what to say, once."""
+        if self.writing is None or self._hurried:
+            return []
+        self._hurried = True
+        return [WriteCheckpoint(self.writing, hurry=True)]
 
     def again(self) -> list[WriteCheckpoint]:
         """What to say again when a link comes back."""
-        return [WriteCheckpoint(self.writing)] if self.writing is not None else []
+        if self.writing is None:
+            return []
+        return [WriteCheckpoint(self.writing, hurry=self._hurried)]
 
     def written(self, version: int, now: float) -> None:
         """A manifest is in the store."""

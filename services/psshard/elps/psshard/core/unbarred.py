@@ -81,8 +81,11 @@ class UnbarredClock(Clock):
     def _move(self, now: float) -> None:
         """Stand still at a boundary for as long as there is something to move; only there copies are made."""
         goal, moving = self._goal, self._moving
-        if goal.halt is None and goal.save is None and self._saving.writing is None:
-            goal.halt = self._next_boundary() if moving.wants(now) else None
+        if goal.halt is None and goal.save is None and moving.wants(now):
+            if self._saving.writing is None:
+                goal.halt = self._next_boundary()
+            else:
+                self._out += self._saving.hurry()
         if goal.halts(self.t):
             self._out += moving.look(self.t, now)
             goal.halt = goal.halt if moving.wants(now) else None
