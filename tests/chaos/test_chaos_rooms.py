@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -29,6 +30,12 @@ for line in sys.stdin:
         print(connection.recv(100).decode().strip() or "ended", flush=True)
     except OSError as error:
         print(type(error).__name__, flush=True)
+"""
+CROWD = """
+import socket, sys
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+    for _ in range(30):
+        out.sendto(bytes(1000), (sys.argv[1], 9))
 """
 
 
@@ -129,6 +136,28 @@ def test_a_reset_is_told_to_both_sides_and_a_half_open_connection_only_to_who_se
     rooms.mend(cuts)
     talk.say("is anybody there")
     assert talk.answer() == "ConnectionResetError"
+
+
+def test_a_narrow_cable_delays_what_is_sent_and_loses_nothing_of_it(
+    rooms: Rooms, talk: Talk
+) -> None:
+    if rooms.no_delay:
+        pytest.skip(rooms.no_delay)
+
+    def takes_s(word: str) -> float:
+        began = time.monotonic()
+        talk.say(word)
+        assert talk.answer() == word
+        return time.monotonic() - began
+
+    crowd = talk.here.inside("python3", "-c", CROWD, talk.there.address)
+    subprocess.run(crowd, check=True, timeout=BOUND_S)
+    wide_s = takes_s("hello")
+    rooms.narrow(talk.here)
+    subprocess.run(crowd, check=True, timeout=BOUND_S)
+    assert takes_s("hello") > max(10 * wide_s, 0.5), "it waits for those before it"
+    rooms.widen(talk.here)
+    assert takes_s("hello") < 0.5
 
 
 def test_nothing_is_left_where_the_rooms_were_entered_from() -> None:

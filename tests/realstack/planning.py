@@ -32,9 +32,11 @@ class Act(Enum):
     """Its ends of its connections go and nobody is told, then it can be reached: the other ends still stand."""
     LOSSY = "lossy network"
     """Much of what comes and goes is lost, so that what is sent over a connection is late."""
+    DELAY = "delayed network"
+    """Nothing is lost, but all that comes and goes waits for the one before it on a narrow way."""
 
 
-NETWORK = (Act.PARTITION, Act.ONE_WAY, Act.RESET, Act.HALF_OPEN, Act.LOSSY)
+NETWORK = (Act.PARTITION, Act.ONE_WAY, Act.RESET, Act.HALF_OPEN, Act.LOSSY, Act.DELAY)
 """These want a network of one's own (`realstack.rooms`); where there is none they are planned all the same, told, and
 left out."""
 
@@ -174,6 +176,9 @@ FAILURES: dict[tuple[Act, Victim, tuple[float, float]], int] = {
     (Act.LOSSY, Victim.AGENT, LONG_S): 1,
     (Act.LOSSY, Victim.LEADER, LONG_S): 1,
     (Act.LOSSY, Victim.BROKER, LONG_S): 1,
+    (Act.DELAY, Victim.AGENT, LONG_S): 1,
+    (Act.DELAY, Victim.SHARD, SHORT_S): 1,
+    (Act.DELAY, Victim.LEADER, LONG_S): 1,
 }
 """How often each is dealt before all are dealt again."""
 _OF_SHARDS = (Way.EVERYWHERE, Way.EVERYWHERE, Way.BROKER, Way.STORE, Way.PEERS)
@@ -244,7 +249,8 @@ def _step(
         lasts_s=0.0 if act is Act.SCALE else round(rng.uniform(*lasts), 2),
         rank=rng.randrange(60),
         spare=act is Act.STOP and rng.random() < 0.5,
-        way=rng.choice(WAYS[victim]) if act in NETWORK else Way.EVERYWHERE,
+        # All that uses a cable is delayed by it.
+        way=rng.choice(WAYS[victim]) if act in NETWORK and act is not Act.DELAY else Way.EVERYWHERE,
         inbound=act is Act.ONE_WAY and rng.random() < 0.5,
     )
 

@@ -31,8 +31,10 @@ MAX_ROOMS = 60_000
 LOCAL_RULE, LAST_CUT = 30_000, 29_999
 """Priorities: the rules that cut come before the one that delivers to this host's own addresses."""
 TOOL_S = 10.0
-PROGRAMS = ("ip", "nsenter", "ss")
+PROGRAMS = ("ip", "nsenter", "ss", "tc")
 RESET_S = 2.0
+NARROW = ("tbf", "rate", "100kbit", "burst", "3000", "limit", "1000000")
+"""Of `tc`: 5 KB are on their way for 0.4 s, and what is behind them for longer."""
 
 Selector = tuple[str, ...]
 """Of `ip rule`: which packets."""
@@ -67,6 +69,8 @@ class Rooms:
         self._priorities = itertools.count(1)
         self.no_reset = ""
         """Why connections cannot be reset here; empty if they can."""
+        self.no_delay = ""
+        """Why a cable cannot be made narrow here; empty if it can."""
 
     @classmethod
     def enter(cls) -> Rooms:
@@ -128,6 +132,16 @@ class Rooms:
             if "blackhole" in line:
                 _run("ip", "rule", "delete", "pref", line.partition(":")[0])
 
+    def narrow(self, room: Room) -> None:
+        """Let little at a time pass to a room and from it, and the rest wait; what waits already waits on."""
+        _run("tc", "qdisc", "replace", "dev", room.link, "root", *NARROW)
+        _run(*room.inside("tc", "qdisc", "replace", "dev", "eth0", "root", *NARROW))
+
+    def widen(self, room: Room) -> None:
+        """As wide as ever. What waits is lost, and sent again."""
+        _run("tc", "qdisc", "delete", "dev", room.link, "root")
+        _run(*room.inside("tc", "qdisc", "delete", "dev", "eth0", "root"))
+
     def reset(self, room: Room | None, *matching: str) -> None:
         """End connections that stand, as both sides are told unless that is cut. In a room, or in the house."""
         command = ("ss", "--no-header", "--kill", "--tcp", *matching)
@@ -153,6 +167,16 @@ class Rooms:
         _run("ip", "rule", "delete", "pref", "0")
         _run("ip", "rule", "add", "pref", str(LOCAL_RULE), "lookup", "local")
         self.no_reset = self._try_to_reset()
+        self.no_delay = self._try_to_delay()
+
+    def _try_to_delay(self) -> str:
+        """Kernels may be built without."""
+        try:
+            _run("tc", "qdisc", "add", "dev", "lo", "root", *NARROW)
+        except NotPermitted as error:
+            return f"this kernel makes no way narrow ({error})"
+        _run("tc", "qdisc", "delete", "dev", "lo", "root")
+        return ""
 
     def _try_to_reset(self) -> str:
         """Kernels may be built without."""

@@ -1,4 +1,4 @@
-"""Failures of the network: what of a victim's ways is cut, reset or lossy, and how it is mended."""
+"""Failures of the network: what of a victim's ways is cut, reset, lossy or narrow, and how it is mended."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ class Severing:
 
     def cannot(self, step: Step) -> str:
         """Why this machine does not let a step be carried out; empty if it does."""
-        return self._rooms.no_reset if step.act in (Act.RESET, Act.HALF_OPEN) else ""
+        match step.act:
+            case Act.RESET | Act.HALF_OPEN:
+                return self._rooms.no_reset
+            case Act.DELAY:
+                return self._rooms.no_delay
+        return ""
 
     async def disturb(self, step: Step, name: str) -> None:
         """For the time of the step. All of it is as before afterwards, and when this is cancelled."""
@@ -46,6 +51,12 @@ class Severing:
                     await asyncio.sleep(RESET_EVERY_S)
             case Act.HALF_OPEN:
                 await self._cut([sent, received], step.lasts_s, losing=(name, step.way))
+            case Act.DELAY:
+                self._rooms.narrow(room := self._rooms.room(name))
+                try:
+                    await asyncio.sleep(step.lasts_s)
+                finally:
+                    self._rooms.widen(room)
 
     async def _cut(
         self, selectors: list[Selector], lasts_s: float, losing: tuple[str, Way] | None = None
