@@ -17,11 +17,13 @@ LONG_S = 120.0
 
 @pytest.mark.thorough
 @pytest.mark.timeout(180)
-async def test_a_slowed_shard_gives_partitions_away_and_iterations_get_shorter() -> None:
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+async def test_a_slowed_shard_gives_partitions_away_and_iterations_get_shorter(sync: str) -> None:
     slow = {"ELPS_SHARD_SLOWDOWN": "shard-2=factor:30"}
     async with running(scheduler(), shard(1), shard(2), agent(1), agent(2), **slow) as cluster:
         job = await cluster.submit(
             id="weighed",
+            sync=sync,
             task="jumpy:Jumpy",
             task_args={"call_ms": 1.0, "sample_ms": 0.0, "jump": 0.0, "elements": ELEMENTS},
             dtype="float64",

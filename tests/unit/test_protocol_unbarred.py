@@ -27,6 +27,7 @@ from elps.psshard.core.moving import Moving
 from elps.psshard.core.part import Part, Reading, Verdict
 from elps.psshard.core.rules import Rules
 from elps.psshard.core.unbarred import UnbarredClock, clock_for
+from elps.psshard.core.weighing import LOOK_S
 from elps.stream.geometry import Geometry
 from elps.stream.interval import Interval
 
@@ -341,6 +342,28 @@ def test_partitions_are_copied_while_the_job_stands_still() -> None:
     for shard in (S, V):
         job.take(job.clock.progressed(shard, boundary, 1.0, 1))
     assert job.hands[FAST].version == boundary
+
+
+def test_a_slow_shard_gives_partitions_away_while_nobody_waits_for_its_moves() -> None:
+    sizes = {PartitionId(p): 1_000_000 for p in range(8)}
+    placed = {p: S if p < 4 else V for p in sizes}
+    job = Job(iterations=100_000, staleness=1000, moving=Moving(sizes, placed))
+    job.take(job.clock.want([S, V], 1.0))
+    now = 1.0
+    while not job.said(do.Follow):
+        now += LOOK_S
+        assert now < 100.0, "it is not weighed"
+        job.clock.worked(S, 1e-9)
+        job.clock.worked(V, 20e-9)
+        for worker in [w for w in (FAST, SLOW) if w in job.hands]:
+            job.does(worker)
+        for shard in (S, V):
+            job.take(job.clock.progressed(shard, job.clock.gate + (not job.hands), now))
+        job.take(job.clock.tick(now))
+    (remark,) = [c for c in job.said(do.Remark) if c.what == "shards_weighed"]  # type: ignore[attr-defined]
+    assert "v takes 20.0 times as long" in remark.reason  # type: ignore[attr-defined]
+    (follow,) = job.said(do.Follow)
+    assert {(m.source, m.target) for m in follow.moves} == {(V, S)}  # type: ignore[attr-defined]
 
 
 def test_a_move_hurries_the_checkpoint_that_it_has_to_wait_for() -> None:

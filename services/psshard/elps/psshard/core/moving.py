@@ -112,7 +112,7 @@ class Moving:
         self._weighing.reached(version, now)
         wave = self._wave
         if wave is None:
-            out = self._weigh(now) if self._idle else []
+            out = self.weigh(version, now)
             return out + self._begin(now) if now >= self._retry_at and not self._idle else out
         if wave.phase is Phase.FOLLOWING and wave.caught_up(max(version - 1, 0)):
             wave.phase = Phase.SETTLING
@@ -191,6 +191,13 @@ class Moving:
             return False
         self._idle = not self._moves()
         return not self._idle
+
+    def weigh(self, version: int, now: float) -> list[Command]:
+        """What `look` does while nothing moves, for a job that does not stand still yet. `wants` may have changed."""
+        if self._over or self._wave is not None:
+            return []
+        self._weighing.reached(version, now)
+        return self._weigh(now) if self._idle else []
 
     # --- how it stands ------------------------------------------------------------------------------------------------
 

@@ -81,6 +81,7 @@ class UnbarredClock(Clock):
     def _move(self, now: float) -> None:
         """Stand still at a boundary for as long as there is something to move; only there copies are made."""
         goal, moving = self._goal, self._moving
+        self._out += moving.weigh(self.t, now)
         if goal.halt is None and goal.save is None and moving.wants(now):
             if self._saving.writing is None:
                 goal.halt = self._next_boundary()
