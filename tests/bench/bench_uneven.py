@@ -1,10 +1,11 @@
 """Batches that follow emulated machines on a real stack, beside equal batches, jobs without a barrier and an oracle.
 
 Eight agents (with ``--full`` sixteen as well) are slowed by a pattern each (`ELPS_WORKER_SLOWDOWN`), and jobs of all
-modes train on them at the same time, so that a drift of this machine meets all alike. A computation sleeps, or they
-would not fit a few cores. The oracle gives each iteration of a job the best sizes for the factors at its beginning, and
-has no costs but computing. Aims: 0.95 of its rate on steady and stepwise patterns, 0.7 of its gain over equal batches
-where speeds jump; and on even machines 0.99 of the rate of equal batches, in pairs of jobs that train side by side.
+modes train on them, two at a time, each beside what the oracle would have taken for the same iterations. A computation
+sleeps, or they would not fit a few cores. The oracle gives each iteration of a job the best sizes for the factors at
+its beginning, and has no costs but computing. Aims: 0.95 of its rate on steady and stepwise patterns, 0.7 of its gain
+over equal batches where speeds jump; and on even machines 0.99 of the rate of equal batches, in pairs of jobs that
+train side by side.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from elps.contracts.messages import IterationRow
 from elps.local.record import StackRecord
 from elps.runtime.emulating import opened
 
+TOGETHER = 2
+"""Jobs that train at the same time; more would wait for each other's messages. The others are queued."""
 SETTLED = 6
 """Iterations at the beginning that are not counted: warm-up and the first plan."""
 AFTER_CHANGE = 5
@@ -127,7 +130,7 @@ def rate(told: Told, cluster: Cluster) -> dict[str, Any]:
 async def measure(
     record: StackRecord, cluster: Cluster, modes: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """All modes at once."""
+    """All modes, `TOGETHER` at a time: the others wait in the queue."""
     async with connected(record) as client, asyncio.TaskGroup() as jobs:
         running = {
             name: jobs.create_task(run_job(client, job(name.replace("+", "-"), mode, cluster)))
@@ -221,7 +224,7 @@ def main() -> None:
     modes = MODES | MORE_MODES if full else MODES
     seconds = 60.0 if full else 20.0
     for workers in (8, 16) if full else (8,):
-        settings = {"ELPS_WORKER_SLOTS": str(len(modes))}
+        settings = {"ELPS_WORKER_SLOTS": str(TOGETHER), "ELPS_SHARD_SLOTS": str(TOGETHER)}
         say(f"uneven: even machines, {workers} of them")
         with private_stack(workers, 1, **settings) as record:
             for pairs in EVEN:

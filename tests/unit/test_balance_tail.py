@@ -60,18 +60,18 @@ def test_leases_of_a_tail_shrink_are_multiples_of_the_granule_and_come_to_an_end
     assert sum(sizes) == total
 
 
-def test_leases_halve_the_rest_for_equal_workers() -> None:
+def test_leases_are_a_part_of_the_share_of_what_is_left() -> None:
     left, sizes = 1024, []
     while left:
         sizes.append(next_lease(left, 0.5))
         left -= sizes[-1]
-    assert sizes[:4] == [256, 192, 144, 108]
+    assert sizes[:4] == [358, 233, 151, 98]
     assert sizes == sorted(sizes, reverse=True)
 
 
 def test_a_lease_is_large_enough_to_be_worth_its_push() -> None:
-    assert least_lease(0.001, 0.010) == 20
-    assert least_lease(0.001, 0.010, granule=16) == 32
+    assert least_lease(0.001, 0.010) == 40
+    assert least_lease(0.001, 0.010, granule=16) == 48
     assert least_lease(0.001, 0.0) == 1
     assert least_lease(float("nan"), 0.01) == 1
 
