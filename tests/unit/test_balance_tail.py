@@ -163,7 +163,7 @@ def test_a_tail_that_takes_longer_than_reckoned_with_ends_and_is_tried_again_muc
         on.append(share > 0)
         took_s = 1.3 * float(ends.max()) if share else None
         gate.observe(ends, 1 / cost, 1e4, 0.001, took_s=took_s)
-    assert sum(on) < 15
+    assert sum(on) < 25
     assert sum(on[-150:]) < 6
 
 

@@ -23,11 +23,13 @@ _SHARES = np.array(SHARES)
 PAYS, ENDS = 0.015, 0.0
 """Mean gain above which it is begun, and at which it is ended; another share has to promise `BETTER` more."""
 BETTER = 0.01
+SLACK = 0.005
+"""Of a gain: the smallest share that comes so near the best one is taken, since leases burden others, too."""
 RECENT = 0.1
 """Weight of the newest iteration in the mean gain: about the last 10."""
 WATCH = 5
 """Iterations to be watched first."""
-REALLY, FADE = 0.3, 0.99
+REALLY, FADE = 0.1, 0.995
 """Weight of the newest iteration with a tail in how far its gain falls short of the one reckoned with; and what is left
 of that after any iteration, so that a tail that was none too good is tried again, a few hundred iterations later."""
 ROUGHLY = 0.02
@@ -190,7 +192,7 @@ class TailGate:
 
     def _chosen(self) -> float:
         gains = self._gains + self._correction
-        best = int(np.argmax(gains))
+        best = int(np.argmax(gains > gains.max() - SLACK))
         kept = SHARES.index(self.share) if self.share else best
         if gains[best] > gains[kept] + BETTER:
             kept = best

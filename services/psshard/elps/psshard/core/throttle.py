@@ -7,10 +7,10 @@ crash in the meantime costs is what it would have cost a little earlier.
 
 from __future__ import annotations
 
-SHARE = 0.05
+SHARE = 0.04
 """Of the time in which a checkpoint is being written, this much is spent with writing."""
 MOST_S = 60.0
-"""Of resting in all: a checkpoint that takes minutes to write is not made to take twenty times as long."""
+"""Of resting in all: a checkpoint that takes minutes to write is not made to take 25 times as long."""
 
 
 class Throttle:
