@@ -18,9 +18,7 @@ from elps.contracts import topology
 from elps.contracts.codec import encode
 from elps.contracts.errors import SetupError
 from elps.contracts.ids import AgentId, ShardId, WorkerId
-from elps.contracts.messages import (
-    Query,
-)
+from elps.contracts.requests import Query
 from elps.contracts.state import Allocation, JobState, Progress
 from elps.messaging.memory import MemoryBroker, MemoryBus
 from elps.monitor.app import create

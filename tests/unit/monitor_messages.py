@@ -12,15 +12,14 @@ from elps.contracts.job import JobDocument
 from elps.contracts.messages import (
     AgentBeat,
     HostedJob,
-    IterationRow,
-    IterationRows,
     JobEvent,
-    Query,
     SchedulerBeat,
     ShardBeat,
     TrainerStatus,
 )
+from elps.contracts.requests import Query
 from elps.contracts.state import Allocation, JobRecord, JobState, Progress
+from elps.contracts.telemetry import IterationRow, IterationRows
 from elps.monitor import queries
 from elps.monitor.core.state import State
 from elps.monitor.health import Surroundings

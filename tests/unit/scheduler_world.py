@@ -14,7 +14,8 @@ from scheduler_fakes import ITERATIONS, SLOTS, FakeAgent, FakeShard, Hosted
 from elps.contracts.codec import decode, encode
 from elps.contracts.epoch import Term
 from elps.contracts.ids import JobId, ShardId, WorkerId
-from elps.contracts.messages import DropJob, HostJob, JobCommand, ScaleCommand, StartTrainer
+from elps.contracts.messages import DropJob, HostJob, StartTrainer
+from elps.contracts.requests import JobCommand, ScaleCommand
 from elps.contracts.state import Allocation, JobRecord, JobState, Pinned
 from elps.scheduler.core.core import Core
 from elps.scheduler.core.events import (

@@ -7,8 +7,9 @@ import msgspec
 from elps.cli.progress import JobProgress
 from elps.client.reading import JobSummary
 from elps.contracts.ids import JobId, WorkerId
-from elps.contracts.messages import IterationRow, JobEvent, WorkerTiming
+from elps.contracts.messages import JobEvent
 from elps.contracts.state import JobState
+from elps.contracts.telemetry import IterationRow, WorkerTiming
 
 
 def row(

@@ -22,10 +22,8 @@ from monitor_messages import (
 
 from elps.contracts.ids import JobId
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import (
-    JobEvent,
-    Query,
-)
+from elps.contracts.messages import JobEvent
+from elps.contracts.requests import Query
 from elps.contracts.state import Change, JobState
 from elps.monitor import queries
 from elps.monitor.core.state import State

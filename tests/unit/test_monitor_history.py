@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elps.contracts.ids import WorkerId
-from elps.contracts.messages import IterationRow, WorkerTiming
+from elps.contracts.telemetry import IterationRow, WorkerTiming
 from elps.monitor.core.history import RATE_S, ROWS_WHOLE, Evaluation, History
 from elps.monitor.core.thinned import Thinned
 

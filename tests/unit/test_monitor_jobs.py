@@ -23,12 +23,10 @@ from monitor_messages import (
 from elps.contracts.epoch import Term
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.job import JobDocument, Stop
-from elps.contracts.messages import (
-    JobEvent,
-    LogLines,
-    Query,
-)
+from elps.contracts.messages import JobEvent
+from elps.contracts.requests import Query
 from elps.contracts.state import Allocation, JobState, Pinned, Progress
+from elps.contracts.telemetry import LogLines
 from elps.monitor import queries
 from elps.monitor.core import jobs as jobs_module
 from elps.monitor.core.state import State

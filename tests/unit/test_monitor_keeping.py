@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rows import iteration_row
 
 from elps.contracts.errors import InvalidDocument
-from elps.contracts.messages import IterationRow
+from elps.contracts.telemetry import IterationRow
 from elps.monitor.core import history as history_module
 from elps.monitor.core import keeping
 from elps.monitor.core.history import Evaluation, History

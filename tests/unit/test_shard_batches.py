@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elps.contracts.ids import JobId, ShardId, WorkerId
-from elps.contracts.messages import IterationRow
+from elps.contracts.telemetry import IterationRow
 from elps.psshard.core.batches import Batches, Tail
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Lend, Timing

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from elps.cli import figures
 from elps.client.reading import JobSummary, job_of_record
-from elps.contracts.messages import IterationRow, JobEvent
+from elps.contracts.messages import JobEvent
 from elps.contracts.state import JobState
+from elps.contracts.telemetry import IterationRow
 
 WINDOW_S = 5.0
 """Speed is the mean over this much of training: long enough to be steady, short enough to show a resize."""

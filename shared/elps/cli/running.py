@@ -25,7 +25,7 @@ from elps.contracts import topology
 from elps.contracts.codec import decode
 from elps.contracts.errors import ElpsError, InvalidDocument, RetryLater, SetupError
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import Reply
+from elps.contracts.requests import Reply
 from elps.contracts.state import JobRecord, JobState
 from elps.runtime.logs import configure
 from elps.storage.port import Store

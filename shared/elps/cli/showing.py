@@ -28,7 +28,8 @@ from elps.cli.scaling import size_text
 from elps.cli.stack import reach
 from elps.client.reading import JobSummary, events_of, job_of, rows_of
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import IterationRow, JobEvent
+from elps.contracts.messages import JobEvent
+from elps.contracts.telemetry import IterationRow
 
 NEWEST_ROWS = 50
 """Rows asked for: the newest is shown."""

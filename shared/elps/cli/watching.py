@@ -16,8 +16,10 @@ from elps.client.control import Client
 from elps.client.following import Following
 from elps.client.reading import JobSummary, job_of
 from elps.contracts.errors import RetryLater
-from elps.contracts.messages import IterationRow, JobEvent, LogLines, Query
+from elps.contracts.messages import JobEvent
+from elps.contracts.requests import Query
 from elps.contracts.state import JobState
+from elps.contracts.telemetry import IterationRow, LogLines
 
 ASK_EVERY_S = 5.0
 """Events may be lost, so the state is asked for this often."""

@@ -10,7 +10,8 @@ from typing import Literal
 import msgspec
 
 from elps.client.reading import LogLine
-from elps.contracts.messages import IterationRow, JobEvent, WorkerTiming
+from elps.contracts.messages import JobEvent
+from elps.contracts.telemetry import IterationRow, WorkerTiming
 
 Liveness = Literal["alive", "leaving", "lost"]
 

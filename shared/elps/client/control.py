@@ -20,15 +20,8 @@ from elps.contracts.codec import decode, encode, loads
 from elps.contracts.errors import ElpsError, InvalidDocument, RetryLater
 from elps.contracts.ids import parse_job_id
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import (
-    Answer,
-    JobCommand,
-    JobEvent,
-    PolicyCommand,
-    Query,
-    Reply,
-    ScaleCommand,
-)
+from elps.contracts.messages import JobEvent
+from elps.contracts.requests import Answer, JobCommand, PolicyCommand, Query, Reply, ScaleCommand
 from elps.messaging.port import Bus
 
 LOOK_S = 5.0

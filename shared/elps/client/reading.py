@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from elps.contracts.errors import InvalidDocument
-from elps.contracts.messages import IterationRow, JobEvent
+from elps.contracts.messages import JobEvent
 from elps.contracts.state import Change, JobRecord, JobState
+from elps.contracts.telemetry import IterationRow
 
 T = TypeVar("T")
 

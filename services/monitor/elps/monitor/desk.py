@@ -16,8 +16,9 @@ from elps.contracts import topology
 from elps.contracts.codec import MAX_MESSAGE_BYTES, decode, encode
 from elps.contracts.errors import InvalidDocument, RetryLater
 from elps.contracts.ids import JobId
-from elps.contracts.messages import Answer, IterationTimings, JobCommand, Query, Reply
+from elps.contracts.requests import Answer, JobCommand, Query, Reply
 from elps.contracts.state import JobRecord
+from elps.contracts.telemetry import IterationTimings
 from elps.messaging.port import Bus, Delivery
 from elps.monitor import queries, views
 from elps.monitor.core import intake

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 
 from elps.contracts.errors import ElpsError, InvalidDocument, RetryLater
 from elps.contracts.ids import ID_PATTERN
-from elps.contracts.messages import Query
+from elps.contracts.requests import Query
 from elps.monitor import views
 from elps.monitor.core.intake import MAX_EVENT_ID, MAX_ITERATION, MAX_LIMIT, check_query
 from elps.monitor.desk import Desk

@@ -13,8 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from elps.contracts.messages import IterationRow, WorkerTiming
 from elps.contracts.state import JobState
+from elps.contracts.telemetry import IterationRow, WorkerTiming
 from elps.monitor.core.jobs import Job
 from elps.monitor.desk import Desk
 from elps.monitor.health import health

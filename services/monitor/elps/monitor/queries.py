@@ -8,8 +8,10 @@ from typing import Any, TypedDict, cast
 import msgspec
 
 from elps.contracts.errors import ElpsError
-from elps.contracts.messages import AgentBeat, Query, WorkerTiming
+from elps.contracts.messages import AgentBeat
+from elps.contracts.requests import Query
 from elps.contracts.state import JobState
+from elps.contracts.telemetry import WorkerTiming
 from elps.contracts.texts import shortened
 from elps.monitor import views
 from elps.monitor.core.jobs import Job, led_by

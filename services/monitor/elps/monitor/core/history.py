@@ -12,7 +12,7 @@ from operator import attrgetter
 
 import msgspec
 
-from elps.contracts.messages import IterationRow
+from elps.contracts.telemetry import IterationRow
 from elps.monitor.core.thinned import Thinned
 
 ROWS_WHOLE = 1000

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from elps.contracts.epoch import Term
 from elps.contracts.ids import JobId
-from elps.contracts.messages import HostedJob, IterationRow, JobEvent
+from elps.contracts.messages import HostedJob, JobEvent
 from elps.contracts.state import JobRecord, JobState, Progress
+from elps.contracts.telemetry import IterationRow
 from elps.monitor.core.history import Evaluation, History
 
 KEEP_ENDED = 500

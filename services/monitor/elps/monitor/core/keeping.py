@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import msgspec
 
 from elps.contracts.errors import InvalidDocument
-from elps.contracts.messages import IterationRow
+from elps.contracts.telemetry import IterationRow
 from elps.monitor.core.history import Evaluation, History
 
 PIECE_ROWS = 16
