@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from elps.contracts.epoch import Epoch
-from elps.psshard import keeping, lead, link, orders, peers
+from elps.psshard import keeping, link, orders, peers, showing
 from elps.psshard.core.part import Part
 from elps.psshard.member import Member
 from elps.storage.checkpoints import Manifest, all_manifests, load_vector
@@ -36,7 +36,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeping, "RETRY_S", 0.05)
     monkeypatch.setattr(link, "LAST_RETRY_S", 0.05)
     monkeypatch.setattr(trainer_shards, "REACH_S", 1.0)
-    monkeypatch.setattr(lead, "LAGS_S", 0.2)
+    monkeypatch.setattr(showing, "LAGS_S", 0.2)
     monkeypatch.setattr(peers, "UNREACHABLE_S", 0.2)
 
 
