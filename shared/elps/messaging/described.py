@@ -19,7 +19,7 @@ import orjson
 from elps.contracts import epoch, job, messages, requests, state, telemetry, topology
 from elps.contracts.ids import JobId
 from elps.contracts.job import JobDocument
-from elps.contracts.schema import field_docs, job_schema, keep_file
+from elps.contracts.schema import component_schemas, job_schema, keep_file
 from elps.messaging.port import (
     EXCHANGE_HEADER,
     EXCHANGES,
@@ -197,24 +197,10 @@ def description_text() -> str:
 def schemas(kinds: tuple[type, ...]) -> dict[str, Any]:
     """JSON Schemas of types and all that they consist of, by name."""
     described = [_ANSWER if kind is requests.Answer else kind for kind in kinds]
-    _, found = msgspec.json.schema_components(described, ref_template="#/components/schemas/{name}")
-    structs = {name: kind for module in _MODULES for name, kind in vars(module).items()}
-    for name, schema in found.items():
-        kind = structs[name]
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and "properties" in schema:
-            for shown, text in _docs(kind).items():
-                schema["properties"][shown]["description"] = text
+    found = component_schemas(described, _MODULES)
     # as docs/job.schema.json has it: that passes and iterations exclude each other is not in the types
     found["JobDocument"]["oneOf"] = job_schema()["$defs"]["JobDocument"]["oneOf"]
     return dict(sorted(found.items()))
-
-
-def _docs(kind: type[msgspec.Struct]) -> dict[str, str]:
-    docs: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        if issubclass(base, msgspec.Struct) and base.__module__.startswith("elps."):
-            docs |= field_docs(base)
-    return docs
 
 
 def _kinds(channel: Channel) -> tuple[type, ...]:

@@ -70,8 +70,8 @@ class Metrics(Collector):
         up = GaugeMetricFamily(
             "elps_part_up", "Whether a part of the stack is there", labels=["part"]
         )
-        for name, part in health(desk.state, now_s, desk.around)["parts"].items():
-            up.add_metric([name], part["status"] == "ok")
+        for name, part in health(desk.state, now_s, desk.around).parts.items():
+            up.add_metric([name], part.status == "ok")
         yield up
         members = GaugeMetricFamily(
             "elps_members", "Processes by kind and liveness", labels=["kind", "liveness"]
