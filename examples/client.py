@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from elps.client import Client, connect
-from elps.contracts.messages import IterationRow, JobEvent
+from elps.contracts.messages import JobEvent
+from elps.contracts.telemetry import IterationRow
 from elps.local.find import find_stack
 
 DIGITS: dict[str, Any] = {

@@ -19,19 +19,9 @@ from elps.contracts import topology
 from elps.contracts.codec import MAX_MESSAGE_BYTES, decode, parse_job
 from elps.contracts.errors import InvalidDocument
 from elps.contracts.ids import AgentId, ShardId
-from elps.contracts.messages import (
-    AgentCommand,
-    IterationTimings,
-    JobCommand,
-    JobEvent,
-    MemberMessage,
-    PolicyCommand,
-    Query,
-    ScaleCommand,
-    ShardCommand,
-    SuspendCommand,
-    TelemetryMessage,
-)
+from elps.contracts.messages import AgentCommand, JobEvent, MemberMessage, ShardCommand
+from elps.contracts.requests import JobCommand, PolicyCommand, Query, ScaleCommand, SuspendCommand
+from elps.contracts.telemetry import IterationTimings, TelemetryMessage
 
 GOLDEN = Path(__file__).parent / "contract" / "golden"
 JOB = "job"

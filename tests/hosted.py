@@ -20,16 +20,9 @@ from elps.contracts.epoch import Term
 from elps.contracts.errors import ElpsError
 from elps.contracts.ids import JobId, ShardId, WorkerId
 from elps.contracts.job import Batch, Checkpoint, JobDocument, Limits, Optimizer, Pool
-from elps.contracts.messages import (
-    Address,
-    DirectJob,
-    HostedJob,
-    HostJob,
-    IterationRow,
-    JobEvent,
-    StartTrainer,
-)
+from elps.contracts.messages import Address, DirectJob, HostedJob, HostJob, JobEvent, StartTrainer
 from elps.contracts.state import Progress
+from elps.contracts.telemetry import IterationRow
 from elps.optim import warm_up
 from elps.psshard.bridge import Bridge
 from elps.psshard.hosting import Hosting

@@ -13,20 +13,24 @@ import numpy as np
 import pytest
 
 from elps.contracts.epoch import Epoch
-from elps.psshard import keeping, lead, link, orders, peers
+from elps.contracts.job import Checkpoint, JobDocument
+from elps.contracts.messages import DropJob, HostJob
+from elps.psshard import keeping, link, orders, peers, showing
 from elps.psshard.core.part import Part
 from elps.psshard.member import Member
 from elps.storage.checkpoints import Manifest, all_manifests, load_vector
 from elps.storage.memory import MemoryStore
+from elps.wire.frames import Header, Kind
 from elps.worker.trainer import shards as trainer_shards
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from data_plane import eventually
-from hosted import JOB, Host, Stack
+from hosted import JOB, FakeTrainer, Host, Stack, document
 
 T = TypeVar("T")
 WITHIN_S = 25.0
+EVERY_10 = document(checkpoint=Checkpoint(every=10, every_s=0))
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +40,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeping, "RETRY_S", 0.05)
     monkeypatch.setattr(link, "LAST_RETRY_S", 0.05)
     monkeypatch.setattr(trainer_shards, "REACH_S", 1.0)
-    monkeypatch.setattr(lead, "LAGS_S", 0.2)
+    monkeypatch.setattr(showing, "LAGS_S", 0.2)
     monkeypatch.setattr(peers, "UNREACHABLE_S", 0.2)
 
 
@@ -84,6 +88,22 @@ def at_least(stack: Stack, iteration: int) -> None:
         return progress is not None and progress.iteration >= iteration
 
     eventually(there, WITHIN_S, f"iteration {iteration}")
+
+
+def two_checkpoints(stack: Stack, doc: JobDocument) -> HostJob:
+    """Train until two checkpoints are in the store, at versions 10 and 20, then end the term."""
+
+    def stop_at_25(trainer: FakeTrainer, header: Header) -> bool:
+        if header.kind is Kind.TRAIN and header.iteration in (11, 21):  # one is written at a time
+            eventually(lambda: header.iteration - 1 in [m.iteration for m in manifests(stack)])
+        return not (header.kind is Kind.TRAIN and header.iteration == 25)
+
+    message = stack.host(doc)
+    stack.trainer(message, 1, before=stop_at_25).join(WITHIN_S)
+    eventually(lambda: [m.iteration for m in manifests(stack)] == [20, 10])
+    for host in stack.hosts:
+        host.hosting.drop(DropJob(job=JOB, term=message.term))
+    return message
 
 
 def member_of(host: Host) -> Member:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from elps.contracts.ids import WorkerId
-from elps.contracts.messages import IterationRow, WorkerTiming
+from elps.contracts.telemetry import IterationRow, WorkerTiming
 
 
 def iteration_row(iteration: int, workers: int = 1, **fields: Any) -> IterationRow:

@@ -21,7 +21,8 @@ from measuring import arguments, emit, say
 from private_stack import WAIT_S, idle_job, in_stack, private_stack
 
 from elps.client.control import Client
-from elps.contracts.messages import IterationRow, JobEvent
+from elps.contracts.messages import JobEvent
+from elps.contracts.telemetry import IterationRow
 
 CHANGES = (
     ("workers_2_to_3", {"workers": 3}),

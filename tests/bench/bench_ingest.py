@@ -29,14 +29,9 @@ from elps.contracts.codec import decode, encode
 from elps.contracts.epoch import Term
 from elps.contracts.ids import JobId, WorkerId
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import (
-    IterationRow,
-    IterationRows,
-    JobEvent,
-    TelemetryMessage,
-    WorkerTiming,
-)
+from elps.contracts.messages import JobEvent
 from elps.contracts.state import JobRecord, JobState
+from elps.contracts.telemetry import IterationRow, IterationRows, TelemetryMessage, WorkerTiming
 from elps.local.record import StackRecord
 from elps.messaging.amqp import AmqpBus
 from elps.messaging.memory import MemoryBroker, MemoryBus

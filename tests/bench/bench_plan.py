@@ -23,7 +23,7 @@ from private_stack import private_stack, run_job
 from elps.client.control import Client
 from elps.contracts import topology
 from elps.contracts.codec import decode
-from elps.contracts.messages import IterationRows, IterationTimings
+from elps.contracts.telemetry import IterationRows, IterationTimings
 from elps.local.record import StackRecord
 from elps.messaging.amqp import AmqpBus
 from elps.messaging.port import Delivery, Queue

@@ -31,7 +31,7 @@ from emulated import oracle
 from elps.balance.slowdown import Slowdown, text_for
 from elps.client.control import Client
 from elps.contracts.ids import AgentId, WorkerId
-from elps.contracts.messages import IterationRow
+from elps.contracts.telemetry import IterationRow
 from elps.local.record import StackRecord
 from elps.runtime.emulating import opened
 

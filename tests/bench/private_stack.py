@@ -17,7 +17,8 @@ from typing import Any
 from measuring import say
 
 from elps.client.control import Client
-from elps.contracts.messages import IterationRow, JobEvent
+from elps.contracts.messages import JobEvent
+from elps.contracts.telemetry import IterationRow
 from elps.local.home import FOLDER, elps_home
 from elps.local.ports import free_ports
 from elps.local.record import StackRecord

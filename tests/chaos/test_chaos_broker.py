@@ -13,7 +13,7 @@ from realstack.training import Hold, Operator
 from elps.contracts import topology
 from elps.contracts.codec import decode
 from elps.contracts.errors import RetryLater
-from elps.contracts.messages import Reply
+from elps.contracts.requests import Reply
 from elps.contracts.state import JobRecord, JobState
 
 ENDS = {"restarted": signal.SIGTERM, "killed": signal.SIGKILL}

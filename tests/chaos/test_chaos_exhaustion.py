@@ -25,7 +25,7 @@ from elps.contracts import topology
 from elps.contracts.codec import encode
 from elps.contracts.errors import RetryLater
 from elps.contracts.ids import WorkerId
-from elps.contracts.messages import LogLines
+from elps.contracts.telemetry import LogLines
 from elps.local.processes import handle_of
 from elps.messaging.port import EXCLUSIVE_MAX_LENGTH
 

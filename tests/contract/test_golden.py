@@ -17,7 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import msgspec
 import pytest
 
-from elps.contracts import codec, epoch, job, messages, state
+from elps.contracts import codec, epoch, job, messages, requests, state, telemetry
 
 FOLDER = Path(__file__).parent / "golden"
 WRITE = bool(os.environ.get("ELPS_WRITE_GOLDEN"))
@@ -26,7 +26,7 @@ WRITE = bool(os.environ.get("ELPS_WRITE_GOLDEN"))
 def structs() -> dict[str, type[msgspec.Struct]]:
     """Every struct of the contracts that is not only a base of others."""
     found = {}
-    for module in (epoch, job, messages, state):
+    for module in (epoch, job, messages, requests, state, telemetry):
         for name, value in vars(module).items():
             is_struct = isinstance(value, type) and issubclass(value, msgspec.Struct)
             if is_struct and value.__module__ == module.__name__ and not name.startswith("_"):
@@ -40,13 +40,13 @@ STRUCTS = structs()
 
 def encode(value: msgspec.Struct) -> bytes:
     """As the code does it: an answer carries JSON made by others as it is, everything else goes through the codec."""
-    return msgspec.json.encode(value) if isinstance(value, messages.Answer) else codec.encode(value)
+    return msgspec.json.encode(value) if isinstance(value, requests.Answer) else codec.encode(value)
 
 
 def decode(body: bytes, kind: type[msgspec.Struct]) -> msgspec.Struct:
     return (
         msgspec.json.decode(body, type=kind)
-        if kind is messages.Answer
+        if kind is requests.Answer
         else codec.decode(body, kind)
     )
 
@@ -152,7 +152,7 @@ UNIONS: dict[str, Any] = {
     "members": messages.MemberMessage,
     "shard commands": messages.ShardCommand,
     "agent commands": messages.AgentCommand,
-    "telemetry": messages.TelemetryMessage,
+    "telemetry": telemetry.TelemetryMessage,
 }
 
 

@@ -23,7 +23,8 @@ from elps.cli.composing import Create, Member, installed_services
 from elps.client.control import Client
 from elps.contracts.codec import decode, parse_job
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import AgentBeat, MemberMessage, Reply, ShardBeat
+from elps.contracts.messages import AgentBeat, MemberMessage, ShardBeat
+from elps.contracts.requests import Reply
 from elps.contracts.topology import AGENT_BEAT, MEMBERS, SCHEDULER_BEAT, SHARD_BEAT
 from elps.messaging.amqp import AmqpBus
 from elps.messaging.memory import MemoryBroker, MemoryBus

@@ -14,8 +14,9 @@ from elps.contracts import topology
 from elps.contracts.codec import decode
 from elps.contracts.ids import JobId
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import IterationRow, JobEvent, LogLines
+from elps.contracts.messages import JobEvent
 from elps.contracts.state import JobRecord, JobState
+from elps.contracts.telemetry import IterationRow, LogLines
 from elps.storage import checkpoints
 from elps.storage.checkpoints import Manifest
 from elps.storage.port import Store

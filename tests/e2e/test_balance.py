@@ -15,7 +15,7 @@ from jobs import Job
 
 from elps.cli.composing import Member
 from elps.contracts.ids import WorkerId
-from elps.contracts.messages import IterationRow
+from elps.contracts.telemetry import IterationRow
 
 MONITOR = Member("monitor", "monitor", {"ELPS_MONITOR_PORT": "0"})
 MEMBERS = [scheduler(), shard(1), shard(2), MONITOR, agent(1), agent(2), agent(3)]

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from elps.client.control import Client
-from elps.contracts.messages import Query
+from elps.contracts.requests import Query
 from elps.local.ports import free_ports
 from elps.messaging.amqp import AmqpBus
 

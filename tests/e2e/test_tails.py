@@ -14,7 +14,7 @@ import pytest
 from cluster import agent, running, scheduler, shard, size
 
 from elps.cli.composing import Member
-from elps.contracts.messages import IterationRow
+from elps.contracts.telemetry import IterationRow
 
 WORKERS, BATCH, ITERATIONS = 4, 400, 90
 LEARNED = 40

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from elps.contracts import topology
 from elps.contracts.codec import encode
-from elps.contracts.messages import Reply
+from elps.contracts.requests import Reply
 from elps.messaging.amqp import AmqpBus
 from elps.messaging.port import Delivery, Queue
 

@@ -15,18 +15,10 @@ from elps.contracts.codec import decode, encode
 from elps.contracts.epoch import Term
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import (
-    AgentBeat,
-    HostedJob,
-    IterationRow,
-    IterationRows,
-    JobCommand,
-    JobEvent,
-    Reply,
-    SchedulerBeat,
-    ShardBeat,
-)
+from elps.contracts.messages import AgentBeat, HostedJob, JobEvent, SchedulerBeat, ShardBeat
+from elps.contracts.requests import JobCommand, Reply
 from elps.contracts.state import Allocation, JobRecord, JobState, Progress
+from elps.contracts.telemetry import IterationRow, IterationRows
 from elps.messaging.memory import MemoryBroker, MemoryBus
 from elps.messaging.port import Delivery, Queue
 from elps.monitor.app import Monitor, create

@@ -21,7 +21,6 @@ from elps.contracts.messages import (
     HostedJob,
     HostJob,
     JobEvent,
-    Reply,
     SchedulerBeat,
     ShardBeat,
     ShardCommand,
@@ -29,6 +28,7 @@ from elps.contracts.messages import (
     StopTrainer,
     TrainerStatus,
 )
+from elps.contracts.requests import Reply
 from elps.contracts.state import JobRecord, JobState, Progress
 from elps.messaging.faults import Faults
 from elps.messaging.memory import MemoryBroker, MemoryBus

@@ -13,16 +13,10 @@ from elps.contracts import topology
 from elps.contracts.codec import encode, loads, parse_job
 from elps.contracts.errors import RetryLater, SetupError
 from elps.contracts.ids import JobId, WorkerId
-from elps.contracts.messages import (
-    Answer,
-    IterationRow,
-    IterationRows,
-    JobEvent,
-    Query,
-    Reply,
-    WorkerTiming,
-)
+from elps.contracts.messages import JobEvent
+from elps.contracts.requests import Answer, Query, Reply
 from elps.contracts.state import JobState
+from elps.contracts.telemetry import IterationRow, IterationRows, WorkerTiming
 from elps.messaging.memory import MemoryBroker, MemoryBus
 from elps.messaging.port import Bus, Delivery, Queue
 from elps.storage.memory import MemoryStore

@@ -24,7 +24,8 @@ from elps.contracts import topology
 from elps.contracts.beats import read_beat
 from elps.contracts.codec import decode, encode
 from elps.contracts.errors import InvalidDocument
-from elps.contracts.messages import AgentBeat, JobCommand, Query, Reply, ShardBeat
+from elps.contracts.messages import AgentBeat, ShardBeat
+from elps.contracts.requests import JobCommand, Query, Reply
 from elps.messaging import receiving
 from elps.messaging.amqp import AmqpBus
 from elps.messaging.port import DEAD_QUEUE, QUEUE_HEADER, REASON_HEADER, Delivery, Queue

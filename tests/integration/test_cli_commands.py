@@ -9,9 +9,7 @@ import pytest
 from scripted_stack import JOB, NoStack, Script, event, rows, view
 
 from elps.cli.main import main
-from elps.contracts.messages import (
-    Reply,
-)
+from elps.contracts.requests import Reply
 from elps.contracts.state import JobState
 
 TOML = 'task = "mlp"\npasses = 2\n[data]\nsource = "digits"\n'

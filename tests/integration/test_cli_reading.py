@@ -20,10 +20,8 @@ from elps.client.reading import job_of
 from elps.contracts import topology
 from elps.contracts.codec import encode, parse_job
 from elps.contracts.ids import WorkerId
-from elps.contracts.messages import (
-    LogLines,
-)
 from elps.contracts.state import JobRecord, JobState
+from elps.contracts.telemetry import LogLines
 from elps.storage.checkpoints import Manifest, PartitionEntry, publish, write_partition
 from elps.storage.port import Store
 

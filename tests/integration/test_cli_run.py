@@ -16,7 +16,8 @@ from elps.cli.main import main
 from elps.contracts import topology
 from elps.contracts.codec import encode, loads, parse_job
 from elps.contracts.ids import JobId
-from elps.contracts.messages import JobEvent, Reply
+from elps.contracts.messages import JobEvent
+from elps.contracts.requests import Reply
 from elps.contracts.state import JobRecord, JobState
 from elps.messaging.port import Delivery, Queue
 from elps.runtime.service import Context

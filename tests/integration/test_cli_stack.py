@@ -18,8 +18,10 @@ from elps.contracts import topology
 from elps.contracts.codec import encode, parse_job
 from elps.contracts.errors import RetryLater
 from elps.contracts.ids import JobId, WorkerId
-from elps.contracts.messages import IterationRow, IterationRows, JobEvent, LogLines, Query, Reply
+from elps.contracts.messages import JobEvent
+from elps.contracts.requests import Query, Reply
 from elps.contracts.state import JobRecord, JobState
+from elps.contracts.telemetry import IterationRow, IterationRows, LogLines
 from elps.messaging.amqp import AmqpBus
 from elps.messaging.port import Bus, Delivery, Queue
 from elps.monitor.app import create

@@ -22,7 +22,8 @@ from realstack.training import Training
 from elps.client.control import Client
 from elps.contracts.codec import decode, parse_job
 from elps.contracts.errors import ElpsError
-from elps.contracts.messages import Query, ShardBeat
+from elps.contracts.messages import ShardBeat
+from elps.contracts.requests import Query
 from elps.contracts.state import JobRecord
 from elps.contracts.topology import MEMBERS, SHARD_BEAT
 from elps.local import processes

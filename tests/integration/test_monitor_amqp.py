@@ -20,8 +20,10 @@ from elps.contracts import topology
 from elps.contracts.codec import encode
 from elps.contracts.ids import JobId, WorkerId
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import IterationRows, JobEvent, LogLines, Query
+from elps.contracts.messages import JobEvent
+from elps.contracts.requests import Query
 from elps.contracts.state import JobRecord, JobState
+from elps.contracts.telemetry import IterationRows, LogLines
 from elps.messaging.amqp import AmqpBus
 from elps.messaging.port import DEAD_QUEUE, REASON_HEADER, Delivery, Queue
 from elps.monitor.app import Monitor, create

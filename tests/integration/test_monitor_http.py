@@ -14,12 +14,9 @@ from elps.client.control import Client, QueryRefused
 from elps.contracts import topology
 from elps.contracts.codec import encode
 from elps.contracts.ids import JobId, WorkerId
-from elps.contracts.messages import (
-    Answer,
-    LogLines,
-    Query,
-)
+from elps.contracts.requests import Answer, Query
 from elps.contracts.state import JobState
+from elps.contracts.telemetry import LogLines
 from elps.messaging.port import DEAD_QUEUE, REASON_HEADER, Delivery, Queue
 from elps.storage.memory import MemoryStore
 

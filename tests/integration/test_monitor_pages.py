@@ -18,9 +18,7 @@ from elps.contracts import topology
 from elps.contracts.codec import encode
 from elps.contracts.errors import SetupError
 from elps.contracts.ids import AgentId, ShardId, WorkerId
-from elps.contracts.messages import (
-    Query,
-)
+from elps.contracts.requests import Query
 from elps.contracts.state import Allocation, JobState, Progress
 from elps.messaging.memory import MemoryBroker, MemoryBus
 from elps.monitor.app import create
@@ -174,13 +172,13 @@ async def test_the_page_needs_nothing_from_elsewhere(stack: Stack) -> None:
 async def test_the_description_has_the_types_of_all_answers(stack: Stack) -> None:
     described = await stack.get("/openapi.json")
     for path, view in {
-        "/api/jobs": "JobsView",
+        "/api/jobs": "Jobs",
         "/api/jobs/{job}": "JobDetail",
-        "/api/jobs/{job}/iterations": "IterationsView",
-        "/api/jobs/{job}/logs": "LogsView",
-        "/api/workers": "WorkersView",
-        "/api/shards": "ShardsView",
-        "/healthz": "HealthView",
+        "/api/jobs/{job}/iterations": "Iterations",
+        "/api/jobs/{job}/logs": "Output",
+        "/api/workers": "Workers",
+        "/api/shards": "Shards",
+        "/healthz": "Health",
     }.items():
         schema = described["paths"][path]["get"]["responses"]["200"]["content"]["application/json"][
             "schema"

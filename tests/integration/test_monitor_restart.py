@@ -14,8 +14,10 @@ from elps.client.control import Client
 from elps.contracts import topology
 from elps.contracts.codec import encode
 from elps.contracts.ids import JobId
-from elps.contracts.messages import IterationRows, JobEvent, Query
+from elps.contracts.messages import JobEvent
+from elps.contracts.requests import Query
 from elps.contracts.state import JobRecord, JobState
+from elps.contracts.telemetry import IterationRows
 from elps.messaging.memory import MemoryBroker
 from elps.monitor import app
 from elps.monitor import desk as desk_module

@@ -8,7 +8,8 @@ import pytest
 
 from elps.contracts import topology
 from elps.contracts.codec import decode, encode
-from elps.contracts.messages import Reply, SchedulerBeat
+from elps.contracts.messages import SchedulerBeat
+from elps.contracts.requests import Reply
 from elps.contracts.state import JobRecord, JobState
 from elps.messaging.amqp import AmqpBus
 from elps.messaging.port import DEAD_QUEUE, Delivery, Queue

@@ -12,10 +12,8 @@ from structlog.testing import capture_logs
 from elps.contracts import topology
 from elps.contracts.codec import decode, encode
 from elps.contracts.ids import JobId
-from elps.contracts.messages import (
-    DropJob,
-    Reply,
-)
+from elps.contracts.messages import DropJob
+from elps.contracts.requests import Reply
 from elps.contracts.state import JobState, Pinned
 from elps.contracts.texts import LOGGED_CHARACTERS, REASON_CHARACTERS
 from elps.messaging.faults import Faults

@@ -13,17 +13,9 @@ from elps.contracts.codec import decode, encode
 from elps.contracts.epoch import Term
 from elps.contracts.ids import JobId, ShardId, WorkerId
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import (
-    Address,
-    DropJob,
-    HostJob,
-    IterationRow,
-    Refusal,
-    ShardBeat,
-    ShardCommand,
-    WorkerTiming,
-)
+from elps.contracts.messages import Address, DropJob, HostJob, Refusal, ShardBeat, ShardCommand
 from elps.contracts.state import Progress
+from elps.contracts.telemetry import IterationRow, WorkerTiming
 from elps.messaging.memory import MemoryBroker, MemoryBus
 from elps.messaging.port import Delivery, Queue
 from elps.psshard import app

@@ -15,7 +15,8 @@ from elps.contracts.messages import DropJob, StopTrainer
 from elps.contracts.state import JobRecord, JobState
 from elps.local.store import PrivateStore
 from elps.storage.port import Store
-from elps.storage.redis import HELD, RedisStore
+from elps.storage.redis import RedisStore
+from elps.storage.scripts import HELD
 
 ROUNDS = 6
 """A standby that did not hold back would get the lease in about every other one."""

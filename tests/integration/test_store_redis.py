@@ -16,9 +16,10 @@ from structlog.testing import capture_logs
 
 from elps.contracts.errors import RetryLater, SetupError
 from elps.local.store import PrivateStore
-from elps.storage import redis as adapter
+from elps.storage import server as adapter
 from elps.storage.port import CHUNK_BYTES
-from elps.storage.redis import CONNECTIONS, RedisStore
+from elps.storage.redis import RedisStore
+from elps.storage.server import CONNECTIONS
 
 pytestmark = pytest.mark.integration
 
@@ -109,7 +110,7 @@ class TestSharedConnections:
         if "Hiredis" in parser:
             pytest.importorskip("hiredis")
         store = await RedisStore.connect(fresh_redis_url, timeout_s=BOUND_S)
-        pool = store._client.connection_pool
+        pool = store._server._client.connection_pool
         pool.connection_kwargs["parser_class"] = getattr(redis._parsers, parser)
         await pool.disconnect()
         value = np.arange(-500, 500, 0.25).astype(">f4").tobytes() + bytes(range(256))
@@ -165,7 +166,7 @@ class TestOutages:
         async def use() -> None:
             store = await RedisStore.connect(fresh_redis_url, timeout_s=BOUND_S)
             await asyncio.gather(*(store.put(f"k{n}", b"v") for n in range(CONNECTIONS)))
-            pool: Any = store._client.connection_pool
+            pool: Any = store._server._client.connection_pool
             for connection in list(pool._available_connections):
                 if connection._writer is not None:
                     connection._writer.transport.abort()

@@ -21,11 +21,11 @@ from elps.contracts.messages import (
     Address,
     AgentBeat,
     JobEvent,
-    LogLines,
     StartTrainer,
     StopTrainer,
     TrainerStatus,
 )
+from elps.contracts.telemetry import LogLines
 from elps.messaging.memory import MemoryBroker, MemoryBus
 from elps.messaging.port import DEAD_QUEUE, Delivery, Queue
 from elps.runtime.service import Context

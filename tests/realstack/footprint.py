@@ -18,7 +18,7 @@ from elps.contracts.state import JobRecord, JobState
 from elps.local import processes
 from elps.storage.checkpoints import VALUES, all_manifests
 from elps.storage.port import Store
-from elps.storage.redis import HELD
+from elps.storage.scripts import HELD
 
 REST_S = 20.0
 LOOK_S = 0.2

@@ -21,8 +21,10 @@ from elps.contracts.codec import decode, parse_job
 from elps.contracts.errors import ElpsError, RetryLater
 from elps.contracts.ids import JobId
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import IterationRow, JobEvent, Reply
+from elps.contracts.messages import JobEvent
+from elps.contracts.requests import Reply
 from elps.contracts.state import JobRecord, JobState
+from elps.contracts.telemetry import IterationRow
 from elps.messaging.amqp import AmqpBus
 from elps.storage import checkpoints
 from elps.storage.checkpoints import Manifest

@@ -15,7 +15,7 @@ from elps.client.control import Client
 from elps.contracts import topology
 from elps.contracts.codec import decode
 from elps.contracts.errors import RetryLater
-from elps.contracts.messages import Reply
+from elps.contracts.requests import Reply
 from elps.contracts.state import JobRecord
 
 END_S = 60.0

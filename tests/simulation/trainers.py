@@ -20,7 +20,7 @@ from elps.contracts.job import JobDocument
 from elps.contracts.messages import StartTrainer
 from elps.tasks.layout import Layout
 from elps.tasks.running import OpenJob
-from elps.worker.core.roster import TrainerKey
+from elps.worker.core.commands import TrainerKey
 from elps.worker.trainer import main
 from elps.worker.zygote.protocol import Began, Ended, Forked, FromZygote, Ready
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from rows import iteration_row
 
 from elps.contracts.epoch import Term
@@ -12,15 +13,14 @@ from elps.contracts.job import JobDocument
 from elps.contracts.messages import (
     AgentBeat,
     HostedJob,
-    IterationRow,
-    IterationRows,
     JobEvent,
-    Query,
     SchedulerBeat,
     ShardBeat,
     TrainerStatus,
 )
+from elps.contracts.requests import Query
 from elps.contracts.state import Allocation, JobRecord, JobState, Progress
+from elps.contracts.telemetry import IterationRow, IterationRows
 from elps.monitor import queries
 from elps.monitor.core.state import State
 from elps.monitor.health import Surroundings
@@ -132,8 +132,13 @@ def rows(job: str, *several: IterationRow) -> IterationRows:
     return IterationRows(job=JobId(job), rows=list(several))
 
 
+def plain(answer: Any) -> Any:
+    """An answer as it goes out."""
+    return msgspec.to_builtins(answer)
+
+
 def view(state: State, job: str = "j") -> Any:
-    return queries.ask(state, Query(what="job", job=job), 0.0, AROUND)
+    return plain(queries.ask(state, Query(what="job", job=job), 0.0, AROUND))
 
 
 def leaders(what: str, at: float, term: int | None, **fields: Any) -> JobEvent:

@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING
 
 from protocol_job import PlainLoop
 from protocol_net import Link
+from protocol_shelf import Shelf
 
 from elps.contracts.epoch import NO_EPOCH, Epoch, Standing, Term, standing
-from elps.contracts.ids import PartitionId, ShardId, WorkerId
+from elps.contracts.ids import PartitionId, ShardId
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.inheriting import Claim, History, Inheritance, Stock, Stocktaking
 from elps.psshard.core.part import Advance, Part
 from elps.stream.interval import Interval
 
 if TYPE_CHECKING:
+    from protocol_block import Aside, Block, Slab
     from protocol_following import Copy, Following
     from protocol_leader import Leader
-    from protocol_shard import Aside, Block, Shard, Slab
+    from protocol_shard import Shard
     from protocol_world import World
 
 
@@ -111,26 +113,19 @@ def inherit(shard: Shard, part: Part, slab: Slab, mine: list[PartitionId], start
     return True
 
 
-class Heir:
+class Heir(Shelf):
     """The side of a shard that a new term begins with."""
 
-    world: World
-    name: ShardId
     leader: Leader
     estate: Estate
     following: Following
     standing: Following
     spare: dict[PartitionId, Copy]
-    epoch: Epoch
-    part: Part | None
-    slab: Slab
     aside: Aside | None
-    called: dict[WorkerId, int]
     low: int
     to_leader: Link
     writes: list[tuple[Part, Slab, Advance, tuple[int, int]]]
     _write: Callable[..., None]
-    _look_at_pulls: Callable[[], None]
 
     def take_stock(self, epoch: Epoch) -> None:
         """Say what there is of what went before; nothing of that is served any more."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from protocol_fault import Fault, disputes_as, lending_as
+from protocol_fault import Fault, disputes_as, lending_as, never_gone, of_any_epoch, without_adding
 
 from elps.contracts.epoch import Epoch
 from elps.contracts.ids import PartitionId, ShardId, WorkerId
@@ -17,7 +16,7 @@ from elps.psshard.core.commands import Command
 from elps.psshard.core.cut import Cut, Hold, Piece
 from elps.psshard.core.disputes import Disputes, Outcome
 from elps.psshard.core.lending import Lending
-from elps.psshard.core.part import Advance, Part, Reading, Verdict
+from elps.psshard.core.part import Advance, Part, Verdict
 from elps.stream.geometry import Geometry
 from elps.stream.interval import Interval
 
@@ -37,33 +36,10 @@ class NoOverlapCheck(Part):
         return verdict
 
 
-class NoEpochCheck(Part):
-    def offer(
-        self, epoch: Epoch, iteration: int, interval: Interval, partition: PartitionId
-    ) -> Verdict:
-        verdict = super().offer(self.epoch, iteration, interval, partition)
-        return Verdict.STALE if verdict is Verdict.EARLY else verdict
-
-
 class NoGate(Part):
     def due(self, partition: PartitionId) -> Advance | None:
         self.gate = 10**9
         return super().due(partition)
-
-
-class NoGone(Part):
-    def reading(self, partition: PartitionId, version: int, *, newest: bool = False) -> Reading:
-        reading = super().reading(partition, version, newest=newest)
-        return Reading.READY if reading is Reading.GONE else reading
-
-
-class NoAdding(Part):
-    def due(self, partition: PartitionId) -> Advance | None:
-        p = self._partitions[partition]
-        adding, p.adding = p.adding, Counter()
-        advance = super().due(partition)
-        p.adding = adding
-        return advance
 
 
 class NoGranules(Part):
@@ -302,11 +278,14 @@ class NoDeadlineToAsk(NoDeadline):
 FAULTS = {
     "no-overlap": Fault("a partition accepts what overlaps", 500, {"part": NoOverlapCheck}),
     "no-epoch": Fault(
-        "a shard takes pushes of any epoch", 5_000, {"part": NoEpochCheck, "focus": "terms"}
+        "a shard takes pushes of any epoch", 5_000, {"part": of_any_epoch(Part), "focus": "terms"}
     ),
     "no-gate": Fault("partitions do not wait for the gate", 2_000, {"part": NoGate}),
     "no-gone": Fault(
-        "a version overwritten is read", 5_000, {"part": NoGone, "focus": "calls"}, first=1400
+        "a version overwritten is read",
+        5_000,
+        {"part": never_gone(Part), "focus": "calls"},
+        first=1400,
     ),
     "no-recheck": Fault(
         "what is overwritten while it is read counts",
@@ -317,7 +296,7 @@ FAULTS = {
     "no-adding": Fault(
         "a version is written before all is added",
         500,
-        {"part": NoAdding, "off": frozenset({"no-adding"})},
+        {"part": without_adding(Part), "off": frozenset({"no-adding"})},
     ),
     "no-granules": Fault(
         "cuts fall within granules",

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from protocol_estate import Successor
+from protocol_hearing import Hearing
 from protocol_job import PlainLoop, State
 from protocol_shard import Shard
 from protocol_trainer import Trainer
@@ -17,7 +17,7 @@ from elps.placement import place
 from elps.psshard.core import commands as do
 from elps.psshard.core.batches import Batches
 from elps.psshard.core.clock import Clock
-from elps.psshard.core.commands import Command, Timing
+from elps.psshard.core.commands import Command
 from elps.psshard.core.deadlines import nothing_seen
 from elps.psshard.core.holes import Applied
 from elps.psshard.core.inheriting import Inheritance, Stocktaking
@@ -32,7 +32,7 @@ class Failed(Exception):
     """The job failed, with a reason that the world must judge."""
 
 
-class Leader(Successor):
+class Leader(Hearing):
     """Keeps the job's clock, its skips and its checkpoints."""
 
     def __init__(
@@ -187,27 +187,6 @@ class Leader(Successor):
             self.wanted_at = self.clock.t if self.clock is not None else 0
         self.event(self.epoch, lambda c: c.want(shards, self.world.now))
 
-    def lost(self, trainer: Trainer, cause: str) -> None:
-        """Its lease connection ended."""
-        if self.trainers.pop(trainer.name, None) is not None:
-            self.event(self.epoch, lambda c: c.worker_lost(trainer.name, cause, self.world.now))
-
-    def left(self, trainer: Trainer, _: Epoch) -> None:
-        """It says that it goes."""
-        if self.trainers.pop(trainer.name, None) is not None:
-            now = self.world.now
-            self.event(self.epoch, lambda c: c.worker_left(trainer.name, "leaves", now))
-
-    def retires(self, trainer: Trainer, _: Epoch) -> None:
-        """It says that it will go."""
-        if trainer.name in self.trainers:
-            self.event(self.epoch, lambda c: c.worker_retires(trainer.name, self.world.now))
-
-    def exited(self, trainer: Trainer) -> None:
-        """Its agent saw its process end."""
-        self.trainers.pop(trainer.name, None)
-        self.event(self.epoch, lambda c: c.exit_seen(trainer.name, "signal 9", self.world.now))
-
     def link_restored(self, shard: Shard) -> None:
         if shard.name in self.without or shard.dead:
             return
@@ -221,7 +200,7 @@ class Leader(Successor):
         self._assign(shard)
         self.event(self.epoch, lambda c: c.link_restored(shard.name, self.world.now))
 
-    # --- what trainers say ----------------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------------------
 
     def event(self, epoch: Epoch | None, call: Callable[[Clock], list[Command]]) -> None:
         """Give the clock an event of the history in force, and do what it commands, in order."""
@@ -261,67 +240,7 @@ class Leader(Successor):
         else:
             self._work(waits=False)
 
-    def _from(self, trainer: Trainer, epoch: Epoch, call: Callable[[Clock], list[Command]]) -> None:
-        if trainer.name in self.trainers:
-            self.event(epoch, call)
-
-    def asked(self, trainer: Trainer, epoch: Epoch) -> None:
-        if "no-lineage" in self.world.off and epoch != self.epoch:
-            return
-        self._from(trainer, epoch, lambda c: c.asked(trainer.name, self.world.now))
-        if self.world.asked_first and self._counts(epoch):
-            self._waiting[trainer.name] = trainer
-            self._admit()
-
-    def computed(
-        self, w: Trainer, epoch: Epoch, t: int, interval: Interval, loss: float, timing: Timing
-    ) -> None:
-        now = self.world.now
-        self._from(w, epoch, lambda c: c.computed(w.name, t, interval, loss, timing, now))
-        self.asked(w, epoch)
-
-    def evaluation(
-        self, w: Trainer, epoch: Epoch, version: int, interval: Interval, sums: dict[str, float]
-    ) -> None:
-        now = self.world.now
-        self._from(w, epoch, lambda c: c.evaluated(w.name, version, interval, sums, now))
-        self.asked(w, epoch)
-
-    def bad(self, w: Trainer, epoch: Epoch, t: int, interval: Interval) -> None:
-        now = self.world.now
-        self._from(w, epoch, lambda c: c.bad_gradient(w.name, t, interval, "nan", now))
-
-    def pushed(self, w: Trainer, epoch: Epoch, t: int) -> None:
-        self._from(w, epoch, lambda c: c.pushed(w.name, t, 0.1))
-
-    # --- what shards say ------------------------------------------------------------------------------------------
-
-    def progressed(self, s: ShardId, epoch: Epoch, version: int) -> None:
-        exchange = epoch.n - self.opened.n
-        self.event(epoch, lambda c: c.progressed(s, version, self.world.now, exchange))
-        if self.world.asked_first:
-            self._admit()
-
-    def measured(self, s: ShardId, epoch: Epoch, t: int, norms: dict[PartitionId, float]) -> None:
-        self.event(epoch, lambda c: c.measured(s, t, norms))
-
-    def followed(self, s: ShardId, epoch: Epoch, wave: int, have: int, version: int) -> None:
-        self.event(epoch, lambda c: c.followed(s, wave, have, version, self.world.now))
-
-    def unfollowed(self, s: ShardId, epoch: Epoch, wave: int) -> None:
-        self.event(epoch, lambda c: c.follow_failed(wave, f"{s}: feed broke", self.world.now))
-
-    def trouble(self, _: ShardId, epoch: Epoch) -> None:
-        """A shard has not what the new map says that it has."""
-        if epoch == self.epoch:
-            self.world.troubles += 1
-            self.world.net.later(self.reopen, epoch)
-
-    def froze(self, s: ShardId, epoch: Epoch, i: Interval, attempt: int, clean: bool) -> None:
-        self.event(epoch, lambda c: c.freeze_answered(s, i, attempt, clean, self.world.now))
-
-    def missed(self, _: ShardId, epoch: Epoch, version: int) -> None:
-        self.event(epoch, lambda c: c.checkpoint_abandoned(version, self.world.now))
+    # --- checkpoints ----------------------------------------------------------------------------------------------
 
     def saved(self, s: ShardId, epoch: Epoch, version: int, copies: dict[int, State]) -> None:
         if epoch != self.epoch or version != self.writing:

@@ -181,7 +181,7 @@ MOVING_FAULTS = {
         "a checkpoint is written across an exchange", 500, _leader(clock=CheckpointAcross)
     ),
     "old-wave": Fault(
-        "what is said of an earlier wave counts", 2_000, _leader(moving=OldWave), first=4100
+        "what is said of an earlier wave counts", 2_000, _leader(moving=OldWave), first=7800
     ),
     "want-in-exchange": Fault(
         "another wish gives up an exchange", 1_000, _leader(moving=WantInExchange)

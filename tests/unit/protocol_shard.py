@@ -1,93 +1,28 @@
-"""A shard as its shell would be: one `Part` for each epoch, for each partition two buffers of values, one of state."""
+"""A shard as its shell would be: one `Part` for each epoch, and the arrays of its partitions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
+from protocol_block import GARBAGE, Aside, Block, Slab
 from protocol_estate import Estate, Heir, inherit
-from protocol_following import Copy, Feed, Following
+from protocol_following import Copy, Following
 from protocol_job import State, step
 from protocol_net import Link
+from protocol_shelf import Pull
 
 from elps.contracts.epoch import NO_EPOCH, Epoch, Standing, standing
 from elps.contracts.ids import PartitionId, ShardId, WorkerId
 from elps.psshard.core.commands import Move
-from elps.psshard.core.part import Advance, Part, Reading, Verdict
+from elps.psshard.core.part import Advance, Part, Verdict
 from elps.stream.interval import Interval
 
 if TYPE_CHECKING:
     from protocol_leader import Leader
     from protocol_trainer import Trainer
     from protocol_world import World
-
-GARBAGE = -1_000_003
-"""What is read of a buffer that is being written."""
-
-
-@dataclass
-class Block:
-    """The arrays of one partition. They go over as they are to an epoch that begins at the version that is here."""
-
-    values: list[int]  #: version v in buffer v % 2
-    momentum: int
-    total: int = 0
-    slots: list[tuple[Interval, int]] = field(default_factory=list)
-    writing: bool = False
-    feeds: list[Feed] = field(default_factory=list)  #: are told each sum
-    first: int = 0  #: version it came at
-    skips: frozenset[Interval] = frozenset()  #: behind it
-    factor: float = 1.0  #: on the gradient of the newest step
-
-    @classmethod
-    def at(cls, version: int, state: State) -> Self:
-        values = [GARBAGE, GARBAGE]
-        values[version % 2] = state[0]
-        return cls(values, state[1], first=version)
-
-    @classmethod
-    def of(cls, copy: Copy) -> Self:
-        """Of a partition that followed."""
-        block = cls.at(copy.version, copy.state)
-        block.first, block.skips, block.factor = copy.first, copy.skips, copy.factor
-        if copy.version > copy.first:
-            block.values[(copy.version - 1) % 2] = copy.before
-        return block
-
-    def heirloom(self) -> Block:
-        """Its values and state; what was collected of the open iteration stays with those who may still add to it."""
-        values, first = list(self.values), self.first
-        return Block(values, self.momentum, first=first, skips=self.skips, factor=self.factor)
-
-    def oldest(self, version: int) -> int:
-        """The oldest version that can be read when this is the newest."""
-        return max(version - 1, self.first)
-
-
-Slab = dict[PartitionId, Block]
-
-
-@dataclass
-class Aside:
-    """A version copied while training goes on."""
-
-    version: int
-    steps: dict[PartitionId, int]
-    copies: dict[PartitionId, State] = field(default_factory=dict)
-    stored: bool = False
-
-
-@dataclass
-class Pull:
-    """A pull that waits."""
-
-    trainer: Trainer
-    epoch: Epoch
-    version: int
-    ticket: int
-    newest: bool = False  #: for training without a barrier
 
 
 class Shard(Heir):
@@ -418,66 +353,3 @@ class Shard(Heir):
         ):
             self.low = low
             self.tell(self.leader.progressed, low)
-
-    # --- values ---------------------------------------------------------------------------------------------------
-
-    def pull(
-        self, trainer: Trainer, epoch: Epoch, version: int, ticket: int, newest: bool = False
-    ) -> None:
-        """Every partition at a version: it waits until it can be read, or is told to ask for a lease."""
-        self.waiting.append(Pull(trainer, epoch, version, ticket, newest))
-        self._look_at_pulls()
-
-    def forget_pulls(self, trainer: Trainer) -> None:
-        """Its connection is gone."""
-        self.waiting = [w for w in self.waiting if w.trainer is not trainer]
-
-    def _look_at_pulls(self) -> None:
-        waiting, self.waiting = self.waiting, []
-        self.waiting += [pull for pull in waiting if not self._answer(pull)]
-
-    def _answer(self, pull: Pull) -> bool:
-        match standing(pull.epoch, self.epoch):
-            case Standing.STALE:
-                self._again(pull, stale=True)
-                return True
-            case Standing.NEWER:
-                return False
-        if self.part is None:
-            return False
-        readings = {self.part.reading(p, pull.version, newest=pull.newest) for p in self.partitions}
-        if Reading.GONE in readings:
-            self._again(pull)
-        elif Reading.NOT_YET not in readings:
-            half = len(self.partitions) // 2
-            read = {p: self._value(self.slab, p, pull) for p in self.partitions[:half]}
-            self.world.net.later(self._read_on, self.part, self.slab, pull, read)
-        elif self.called.get(pull.trainer.name, 0) >= pull.ticket:
-            self._again(pull)
-        else:
-            return False
-        return True
-
-    def _value(self, slab: Slab, p: PartitionId, pull: Pull) -> int:
-        return slab[p].values[pull.version % 2]
-
-    def _read_on(self, part: Part, slab: Slab, pull: Pull, read: dict[PartitionId, int]) -> None:
-        """The rest is read some time later; what was overwritten meanwhile does not count."""
-        for p in part.partitions:
-            if p not in read:
-                read[p] = self._value(slab, p, pull)
-        off = self.world.off
-        if part is not self.part and "old-reading" not in off:
-            self._again(pull, stale=True)
-            return
-        readings = (part.reading(p, pull.version, newest=pull.newest) for p in part.partitions)
-        good = all(reading is Reading.READY for reading in readings)
-        if good or "no-recheck" in off:
-            back = pull.trainer.back[self.name]
-            self.world.net.send(back, pull.trainer.pulled, self.name, pull.epoch, pull.ticket, read)
-        else:
-            self._again(pull)
-
-    def _again(self, pull: Pull, *, stale: bool = False) -> None:
-        back = pull.trainer.back[self.name]
-        self.world.net.send(back, pull.trainer.refused, pull.epoch, pull.ticket, stale)

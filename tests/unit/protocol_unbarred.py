@@ -22,9 +22,11 @@ from typing import Any, Self
 sys.path.append(str(Path(__file__).parent))
 
 import protocol_world
+from protocol_block import Block, Slab
 from protocol_following import Copy
 from protocol_job import Job, State, draw_job
-from protocol_shard import Block, Pull, Shard, Slab
+from protocol_shard import Shard
+from protocol_shelf import Pull
 from protocol_world import World
 
 from elps.contracts.epoch import Epoch

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from protocol_fault import Fault
+from protocol_fault import Fault, lending_as, never_gone, of_any_epoch, without_adding
+from protocol_faults import NoCallBack
 from protocol_inheriting_faults import KeptSkips
 
 from elps.contracts.epoch import Epoch
 from elps.contracts.ids import PartitionId, WorkerId
 from elps.psshard.core.applying import Applying
-from elps.psshard.core.commands import Command, LeaseKind
+from elps.psshard.core.commands import LeaseKind
 from elps.psshard.core.cut import Piece
 from elps.psshard.core.holes import Applied
 from elps.psshard.core.lending import Lending
@@ -36,14 +36,6 @@ class NoOverlapCheck(Applying):
             p.adding[iteration] += 1
             return Verdict.ACCEPT
         return verdict
-
-
-class NoEpochCheck(Applying):
-    def offer(
-        self, epoch: Epoch, iteration: int, interval: Interval, partition: PartitionId
-    ) -> Verdict:
-        verdict = super().offer(self.epoch, iteration, interval, partition)
-        return Verdict.STALE if verdict is Verdict.EARLY else verdict
 
 
 class Forgetful(Applying):
@@ -70,23 +62,8 @@ class NoGateAtPulls(Applying):
         return super().reading(partition, version, newest=newest)
 
 
-class AnyMixture(Applying):
-    """A version is read although newer gradients are applied."""
-
-    def reading(self, partition: PartitionId, version: int, *, newest: bool = False) -> Reading:
-        reading = super().reading(partition, version, newest=newest)
-        return Reading.READY if reading is Reading.GONE else reading
-
-
-class NoAdding(Applying):
+class NoAdding(without_adding(Applying)):  # type: ignore[misc]
     """An iteration counts as complete while a gradient of it is still being applied."""
-
-    def due(self, partition: PartitionId) -> Advance | None:
-        p = self._partitions[partition]
-        adding, p.adding = p.adding, Counter()
-        advance = super().due(partition)
-        p.adding = adding
-        return advance
 
     def check_invariants(self) -> None:
         """It would tell at once."""
@@ -123,20 +100,6 @@ class WhileEvaluating(Lending):
 
     def check_invariants(self, *_: Any) -> None:
         """It would tell at once."""
-
-
-class NoCallBack(Lending):
-    def _call_back(self, t: int, now: float) -> list[Command]:
-        return []
-
-
-def _lending(kind: type[Lending]) -> type[UnbarredClock]:
-    class Changed(UnbarredClock):
-        def __init__(self, *arguments: Any, **named: Any) -> None:
-            super().__init__(*arguments, **named)
-            self._lending.__class__ = kind
-
-    return Changed
 
 
 class NoSaveBoundary(UnbarredClock):
@@ -187,7 +150,9 @@ def _off(what: str = "", **how: Any) -> dict[str, Any]:
 
 UNBARRED_FAULTS = {
     "no-overlap": Fault("a sample is applied twice", 300, {"part": NoOverlapCheck}),
-    "no-epoch": Fault("a push of an epoch that is over counts", 2000, {"part": NoEpochCheck}),
+    "no-epoch": Fault(
+        "a push of an epoch that is over counts", 2000, {"part": of_any_epoch(Applying)}
+    ),
     "forgetful": Fault(
         "what was applied beyond the version is forgotten", 300, {"part": Forgetful}
     ),
@@ -212,11 +177,15 @@ UNBARRED_FAULTS = {
         first=2400,
     ),
     "beyond-evaluations": Fault(
-        "lent beyond an evaluation", 300, {"clock": _lending(BeyondEvaluations)}
+        "lent beyond an evaluation", 300, {"clock": lending_as(BeyondEvaluations, UnbarredClock)}
     ),
-    "while-evaluating": Fault("lent while evaluating", 300, {"clock": _lending(WhileEvaluating)}),
+    "while-evaluating": Fault(
+        "lent while evaluating", 300, {"clock": lending_as(WhileEvaluating, UnbarredClock)}
+    ),
     "no-call-back": Fault(
-        "who waits beside free work is not called back", 1000, {"clock": _lending(NoCallBack)}
+        "who waits beside free work is not called back",
+        1000,
+        {"clock": lending_as(NoCallBack, UnbarredClock)},
     ),
     "no-save-boundary": Fault(
         "checkpointed where work was lent beyond", 300, {"clock": NoSaveBoundary}
@@ -229,6 +198,8 @@ UNBARRED_FAULTS = {
 """Found by the world."""
 
 UNBARRED_SPARE = {
-    "any-mixture": Fault("a version is read that is a mixture", 1000, {"part": AnyMixture}),
+    "any-mixture": Fault(
+        "a version is read that is a mixture", 1000, {"part": never_gone(Applying)}
+    ),
 }
 """Kept although nothing comes of leaving it out: who reads a version too late is not asked for it any more."""

@@ -7,14 +7,8 @@ from typing import Any
 from elps.contracts.codec import decode, encode, parse_job
 from elps.contracts.epoch import Term
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
-from elps.contracts.messages import (
-    AgentBeat,
-    HostedJob,
-    JobCommand,
-    Reply,
-    ShardBeat,
-    TrainerStatus,
-)
+from elps.contracts.messages import AgentBeat, HostedJob, ShardBeat, TrainerStatus
+from elps.contracts.requests import JobCommand, Reply
 from elps.contracts.state import JobRecord, JobState, Progress
 from elps.scheduler.core.core import Core
 from elps.scheduler.core.events import (

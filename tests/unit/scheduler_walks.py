@@ -13,7 +13,7 @@ from scheduler_world import World
 
 from elps.contracts.codec import parse_job
 from elps.contracts.ids import JobId
-from elps.contracts.messages import SuspendCommand
+from elps.contracts.requests import SuspendCommand
 from elps.contracts.state import JobRecord, Progress
 from elps.scheduler.core.events import EchoHeard, JobSubmitted, Request, Ticked, UserAsked
 from elps.scheduler.core.policy import Policy

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from scheduler_fakes import ITERATIONS, SLOTS, FakeAgent, FakeShard, Hosted
+from scheduler_fakes import SLOTS, FakeAgent, FakeShard
+from scheduler_members import AGENTS, SHARDS, Members
 
 from elps.contracts.codec import decode, encode
 from elps.contracts.epoch import Term
-from elps.contracts.ids import JobId, ShardId, WorkerId
-from elps.contracts.messages import DropJob, HostJob, JobCommand, ScaleCommand, StartTrainer
+from elps.contracts.ids import JobId, ShardId
+from elps.contracts.messages import DropJob, HostJob, StartTrainer
+from elps.contracts.requests import JobCommand, ScaleCommand
 from elps.contracts.state import Allocation, JobRecord, JobState, Pinned
 from elps.scheduler.core.core import Core
 from elps.scheduler.core.events import (
-    AgentBeaten,
     Answer,
     AskTerm,
     Command,
@@ -33,8 +34,6 @@ from elps.scheduler.core.events import (
     Probe,
     RemoveKeys,
     Request,
-    Send,
-    ShardBeaten,
     ShardRefused,
     TermGranted,
     Ticked,
@@ -46,14 +45,14 @@ from elps.scheduler.core.life import CHANGES
 from elps.scheduler.core.policy import Policy
 from elps.scheduler.core.pool import Holding
 
-SHARDS, AGENTS = 4, 3
 CALM_ROUNDS = 300
 
 
-class World:
+class World(Members):
     """Members, what is on its way, the store, and two cores that must agree in everything."""
 
     def __init__(self, shadowed: bool = True, policy: Policy | None = None) -> None:
+        super().__init__()
         self.shadowed, self.policy = shadowed, policy
         self.time = 100.0
         self.store: dict[JobId, JobRecord] = {}
@@ -61,14 +60,10 @@ class World:
         self.asked: list[AskTerm] = []
         self.probes: list[Probe] = []
         self.beats: list[Event] = []
-        self.shards = {f"shard-{n}": FakeShard(f"shard-{n}") for n in range(SHARDS)}
-        self.agents = {f"agent-{n}": FakeAgent(f"agent-{n}") for n in range(AGENTS)}
-        self.checkpoints: dict[JobId, int] = {}
         self.pins: dict[JobId, Pinned] = {}  #: what was asked for last
         self.removals: list[RemoveKeys | ForgetJobs] = []  #: under way
         self.marks = Marks()
         self.highest: dict[JobId, int] = {}  #: of all terms ever given to an id, to whichever job
-        self.lasting = False  #: leaders do not come to the end
         self.requests = 0
         self.restart()
 
@@ -219,23 +214,6 @@ class World:
 
     # --- the members --------------------------------------------------------------------------------------------------
 
-    def post(self, send: Send) -> None:
-        member = self.member(send.member)
-        if member.alive:
-            member.inbox.append(send.message)
-
-    def member(self, name: str) -> FakeShard | FakeAgent:
-        return self.shards[name] if name in self.shards else self.agents[name]
-
-    def members(self) -> list[FakeShard | FakeAgent]:
-        return [*self.shards.values(), *self.agents.values()]
-
-    def beat(self, member: FakeShard | FakeAgent) -> Event:
-        if isinstance(member, FakeAgent):
-            return AgentBeaten(member.beat())
-        ready = {job: self.ready(job, hosted) for job, hosted in member.jobs.items()}
-        return ShardBeaten(member.beat(ready))
-
     def obey(self, member: FakeShard | FakeAgent, message: Any) -> None:
         if isinstance(member, FakeAgent):
             member.obey(message)
@@ -259,67 +237,6 @@ class World:
         lost = ShardId(member.id) in allocation.lost
         if leader is not None and not leader.resting and not lost:
             assert leader.owners.get(ShardId(member.id)) is not share, "dropped while it is needed"
-
-    def ready(self, job: JobId, hosted: Hosted) -> list[WorkerId]:
-        running = {
-            worker: None
-            for agent in self.agents.values()
-            if agent.alive
-            for worker, (of, term, state) in agent.trainers.items()
-            if (of, term, state) == (job, hosted.term, "running")
-        }
-        return [worker for worker in hosted.admitted if worker in running]
-
-    def whole(self, job: JobId, hosted: Hosted) -> bool:
-        """Whether every shard of the job takes part."""
-        shares = {name: self.share(name, job, hosted) for name in hosted.owners or hosted.shards}
-        if hosted.owners:
-            return all(shares[name] is share for name, share in hosted.owners.items())
-        return None not in shares.values()
-
-    def share(self, shard: str, job: JobId, hosted: Hosted) -> Hosted | None:
-        """What a shard has of a job under the term of its leader."""
-        found = self.shards[shard].jobs.get(job) if self.shards[shard].alive else None
-        return found if found is not None and found.term == hosted.term else None
-
-    def work(self, job: JobId, hosted: Hosted) -> None:
-        """One step of a leader."""
-        if hosted.leads:
-            whole = self.whole(job, hosted)
-            if whole and not hosted.owners:
-                found = {name: self.share(name, job, hosted) for name in hosted.shards}
-                hosted.go_on({name: share for name, share in found.items() if share is not None})
-            last = ITERATIONS - 1 if self.lasting else ITERATIONS
-            hosted.step(bool(self.ready(job, hosted)) and whole, last)
-            hosted.hold()
-            if hosted.phase == "paused":
-                self.checkpoints[job] = hosted.iteration
-            if hosted.resting or hosted.goal == "pause":
-                hosted.copies.clear()
-            elif hosted.owners:
-                self.move(job, hosted, whole)
-
-    def move(self, job: JobId, hosted: Hosted, whole: bool) -> None:
-        """One step on the way to the shards that are wanted: a copy is begun, or takes over, or an owner is emptied."""
-        wanted = hosted.wanted or list(hosted.owners)
-        hosted.copies = {
-            name: share
-            for name, share in hosted.copies.items()
-            if name in wanted and self.share(name, job, hosted) is share
-        }
-        if hosted.copies:
-            if whole:
-                hosted.owners |= hosted.copies
-                hosted.copies = {}
-            return
-        for name in wanted:
-            share = self.share(name, job, hosted)
-            if name not in hosted.owners and share is not None:
-                hosted.copies[name] = share
-                return
-        emptied = [name for name in hosted.owners if name not in wanted]
-        if whole and emptied and len(emptied) < len(hosted.owners):
-            del hosted.owners[emptied[0]]
 
     # --- when the failures have stopped -------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from elps.contracts.codec import parse_job
 from elps.contracts.errors import InvalidDocument
 from elps.contracts.ids import JobId, WorkerId
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import (
+from elps.contracts.telemetry import (
     ExtraLeases,
     IterationRow,
     IterationRows,

@@ -8,8 +8,10 @@ from scheduler_desk import Desk, reborn
 
 from elps.balance import scaled
 from elps.contracts.ids import JobId, WorkerId
-from elps.contracts.messages import BatchPlan, IterationTimings, ScaleCommand, WorkerMean
+from elps.contracts.messages import BatchPlan
+from elps.contracts.requests import ScaleCommand
 from elps.contracts.state import Progress
+from elps.contracts.telemetry import IterationTimings, WorkerMean
 from elps.psshard.core.batches import Batches, Tail
 from elps.scheduler.core.batching import GAP
 from elps.scheduler.core.events import UserAsked

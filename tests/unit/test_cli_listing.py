@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from elps.cli.listing import jobs_table
-from elps.client.reading import JobSummary
+from elps.contracts.answers import JobSummary
 from elps.contracts.state import JobState
 
 NOW = 1_000.0

@@ -5,10 +5,11 @@ import random
 import msgspec
 
 from elps.cli.progress import JobProgress
-from elps.client.reading import JobSummary
+from elps.contracts.answers import JobDetail
 from elps.contracts.ids import JobId, WorkerId
-from elps.contracts.messages import IterationRow, JobEvent, WorkerTiming
+from elps.contracts.messages import JobEvent
 from elps.contracts.state import JobState
+from elps.contracts.telemetry import IterationRow, WorkerTiming
 
 
 def row(
@@ -60,7 +61,7 @@ def test_an_older_change_that_comes_late_does_not_turn_back_the_state() -> None:
 def test_a_summary_makes_up_for_a_lost_event() -> None:
     progress = JobProgress("j")
     progress.take_event(change(JobState.RUNNING, 10.0))
-    job = JobSummary(
+    job = JobDetail(
         id="j",
         state=JobState.FAILED,
         reason="task raised",
@@ -94,7 +95,7 @@ def test_a_rollback_turns_the_iteration_back() -> None:
 
 def test_an_event_that_a_summary_forestalled_does_not_bring_back_its_reason() -> None:
     progress = JobProgress("j")
-    summary = JobSummary(id="j", state=JobState.QUEUED, reason="needs 2 workers", changed_at=10.0)
+    summary = JobDetail(id="j", state=JobState.QUEUED, reason="needs 2 workers", changed_at=10.0)
     assert progress.take_summary(summary)
     assert progress.take_event(change(JobState.QUEUED, 10.0, "submitted")) == []
     assert progress.reason == "needs 2 workers"
@@ -117,7 +118,7 @@ def test_the_time_limit_of_the_job_bounds_the_time_left() -> None:
     progress = JobProgress("j", iterations=1_000_000)
     document = {"stop": {"time_s": 60.0}}
     progress.take_summary(
-        JobSummary(id="j", state=JobState.RUNNING, training_s=50.0, document=document)
+        JobDetail(id="j", state=JobState.RUNNING, training_s=50.0, document=document)
     )
     for t in range(10):
         progress.take_row(row(t))

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from elps.cli.progress import JobProgress, Note
 from elps.cli.render import LiveBar, PlainLines
-from elps.contracts.messages import IterationRow
+from elps.contracts.telemetry import IterationRow
 
 
 def row(t: int, at: float) -> IterationRow:

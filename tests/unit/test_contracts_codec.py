@@ -20,7 +20,7 @@ from elps.contracts.codec import (
     parse_job,
 )
 from elps.contracts.errors import InvalidDocument
-from elps.contracts.messages import JobCommand, Reply
+from elps.contracts.requests import JobCommand, Reply
 from elps.contracts.state import JobState, Progress
 
 GOOD: dict[str, Any] = {"task": "softmax", "data": {"source": "digits"}, "passes": 1}

@@ -12,10 +12,11 @@ import orjson
 import pytest
 from described_messages import channels_of, fault_of, faults
 
-from elps.contracts import messages, topology
+from elps.contracts import messages, requests, telemetry, topology
 from elps.contracts.ids import JobId
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import Answer, Message, Order
+from elps.contracts.messages import Message, Order
+from elps.contracts.requests import Answer
 from elps.messaging.described import CHANNELS, description, description_text, main
 from elps.messaging.port import EXCHANGES
 
@@ -65,7 +66,8 @@ def test_every_exchange_and_every_message_is_described() -> None:
     assert {channel.exchange for channel in CHANNELS} == set(EXCHANGES)
     tagged = {
         name
-        for name, kind in vars(messages).items()
+        for module in (messages, requests, telemetry)
+        for name, kind in vars(module).items()
         if isinstance(kind, type) and issubclass(kind, Message) and kind not in (Message, Order)
     }
     assert tagged <= BODIES
@@ -84,14 +86,14 @@ def test_every_exchange_and_every_message_is_described() -> None:
     ("exchange", "key", "kinds"),
     [
         (topology.JOBS, topology.SUBMIT, [JobDocument]),
-        (topology.JOBS, topology.SCALE, [messages.ScaleCommand]),
+        (topology.JOBS, topology.SCALE, [requests.ScaleCommand]),
         (topology.MEMBERS, topology.AGENT_BEAT, [messages.AgentBeat]),
         (topology.EVENTS, topology.event_key(JOB, "running"), [messages.JobEvent]),
-        (topology.TELEMETRY, topology.telemetry_key(JOB), [messages.IterationRows]),
-        (topology.TELEMETRY, topology.log_key(JOB), [messages.LogLines]),
-        (topology.TELEMETRY, topology.timings_key(JOB), [messages.IterationTimings]),
+        (topology.TELEMETRY, topology.telemetry_key(JOB), [telemetry.IterationRows]),
+        (topology.TELEMETRY, topology.log_key(JOB), [telemetry.LogLines]),
+        (topology.TELEMETRY, topology.timings_key(JOB), [telemetry.IterationTimings]),
         (topology.TELEMETRY, topology.PROBE_KEY, []),
-        (topology.QUERY, "jobs", [messages.Query]),
+        (topology.QUERY, "jobs", [requests.Query]),
     ],
 )
 def test_a_key_as_the_code_makes_it_belongs_to_one_channel(

@@ -12,6 +12,7 @@ from monitor_messages import (
     SECRET,
     agent_beat,
     change,
+    plain,
     record,
     row,
     rows,
@@ -22,10 +23,8 @@ from monitor_messages import (
 
 from elps.contracts.ids import JobId
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import (
-    JobEvent,
-    Query,
-)
+from elps.contracts.messages import JobEvent
+from elps.contracts.requests import Query
 from elps.contracts.state import Change, JobState
 from elps.monitor import queries
 from elps.monitor.core.state import State
@@ -49,7 +48,7 @@ def test_iterations_are_read_page_by_page_with_nothing_left_out_or_given_twice(
         state.take_event(evaluated, 0.0)
     seen, evaluations, since, pages = [], [], 0, 0
     while True:
-        page = queries.iterations(state, "j", since, 10)
+        page = plain(queries.iterations(state, "j", since, 10))
         seen += [r["iteration"] for r in page["rows"]]
         evaluations += [e["iteration"] for e in page["evaluations"]]
         since, pages = page["next"], pages + 1
@@ -58,14 +57,14 @@ def test_iterations_are_read_page_by_page_with_nothing_left_out_or_given_twice(
     assert seen == list(range(25))
     assert evaluations == list(range(1, 26))
     assert pages == 3
-    assert queries.iterations(state, "j", since, 10)["rows"] == []
-    assert queries.iterations(state, "j", since, 10)["next"] == 25
+    assert plain(queries.iterations(state, "j", since, 10))["rows"] == []
+    assert plain(queries.iterations(state, "j", since, 10))["next"] == 25
 
 
 def test_a_row_tells_each_workers_batch_and_times(state: State) -> None:
     state.take_event(change(record()), 0.0)
     state.take_telemetry(rows("j", row(0, workers=2)), 0.0)
-    (found,) = queries.iterations(state, "j", 0, 10)["rows"]
+    (found,) = plain(queries.iterations(state, "j", 0, 10))["rows"]
     assert found["workers"][1] == {
         "worker": "j-w2",
         "samples": 16,
@@ -85,7 +84,7 @@ def test_a_row_tells_each_workers_batch_and_times(state: State) -> None:
 def test_an_answer_is_bounded_however_many_workers_a_job_has(state: State) -> None:
     state.take_event(change(record()), 0.0)
     state.take_telemetry(rows("j", *(row(i, workers=1000) for i in range(50))), 0.0)
-    page = queries.iterations(state, "j", 0, 10_000)
+    page = plain(queries.iterations(state, "j", 0, 10_000))
     assert page["more"]
     assert len(orjson.dumps(page)) < 4 * 1024 * 1024
     assert page["next"] == len(page["rows"])
@@ -98,7 +97,7 @@ def test_no_answer_shows_a_secret(state: State) -> None:
     )
     state.take_beat(shard_beat(1), 0.0)
     asked = [
-        queries.ask(state, Query(what=w, job="j"), 0.0, AROUND)
+        plain(queries.ask(state, Query(what=w, job="j"), 0.0, AROUND))
         for w in ("jobs", "job", "logs", "shards")
     ]  # type: ignore[arg-type]
     told = json.dumps(asked)
@@ -118,7 +117,7 @@ def test_the_list_leaves_out_early_ended_jobs_first(state: State) -> None:
     for i in range(2, 6):
         ended = record(f"e{i}", JobState.FAILED, seq=i, ended_at=float(i), reason="x" * 10_000)
         state.take_event(change(ended), 0.0)
-    found = queries.jobs(state, 3)
+    found = plain(queries.jobs(state, 3))
     assert [j["id"] for j in found["jobs"]] == ["old-live", "e4", "e5"]
     assert found["total"] == 5
     assert len(found["jobs"][1]["reason"]) <= queries.LIST_REASON_CHARACTERS
@@ -129,7 +128,7 @@ def test_workers_show_their_trainers_with_their_newest_times(state: State) -> No
     state.take_event(change(record()), 0.0)
     state.take_telemetry(rows("j", row(0)), 0.0)
     state.take_beat(agent_beat(), 0.0)
-    (agent,) = queries.workers(state, 1.0)["workers"]
+    (agent,) = plain(queries.workers(state, 1.0))["workers"]
     assert (agent["agent"], agent["slots"], agent["used"], agent["heard_s"]) == ("a1", 2, 1, 1.0)
     timing = agent["trainers"][0]["timing"]
     assert timing is not None
@@ -138,7 +137,7 @@ def test_workers_show_their_trainers_with_their_newest_times(state: State) -> No
 
 def test_the_stack_is_healthy_only_when_every_part_is(state: State) -> None:
     def status(around: Surroundings = AROUND, now_s: float = 0.0) -> dict[str, str]:
-        report = health(state, now_s, around)
+        report = plain(health(state, now_s, around))
         return {"all": report["status"]} | {k: p["status"] for k, p in report["parts"].items()}
 
     assert status()["all"] == "degraded"
@@ -147,14 +146,14 @@ def test_the_stack_is_healthy_only_when_every_part_is(state: State) -> None:
     assert set(status().values()) == {"ok"}
     assert status(Surroundings(False, None, "1"))["broker"] == "degraded"
     blocked = Surroundings(True, None, "1", blocked="takes nothing")
-    assert health(state, 0.0, blocked)["parts"]["broker"]["detail"] == "takes nothing"
+    assert plain(health(state, 0.0, blocked))["parts"]["broker"]["detail"] == "takes nothing"
     assert status(blocked)["broker"] == "degraded"
     assert status(Surroundings(True, "does not answer", "1"))["store"] == "degraded"
     assert status(Surroundings(True, None, "2"))["versions"] == "degraded"
     late = status(now_s=6.0)
     assert {late[k] for k in ("all", "scheduler", "shards", "workers")} == {"degraded"}
     state.take_beat(shard_beat(1, shard="s2"), 6.0)
-    lost = health(state, 6.0, AROUND)["parts"]["shards"]
+    lost = plain(health(state, 6.0, AROUND))["parts"]["shards"]
     assert (lost["status"], lost["count"], lost["detail"]) == ("degraded", 1, "s1 silent for 6 s")
 
 
@@ -199,4 +198,4 @@ def test_answers_say_when_they_are_old_and_how_old(state: State) -> None:
     assert staleness(state, 14.0, blocked) == "", "what was heard just now is not old"
     state.take_beat(shard_beat(2), 16.0)
     assert staleness(state, 17.0, here).startswith("the scheduler was not heard for 7 s")
-    assert queries.jobs(state, 10, "old")["stale"] == "old"
+    assert plain(queries.jobs(state, 10, "old"))["stale"] == "old"

@@ -11,7 +11,9 @@ from monitor_messages import bare_beat
 from elps.contracts.codec import encode
 from elps.contracts.errors import InvalidDocument
 from elps.contracts.ids import AgentId, JobId, WorkerId
-from elps.contracts.messages import AgentBeat, JobEvent, LogLines, Query, SchedulerBeat
+from elps.contracts.messages import AgentBeat, JobEvent, SchedulerBeat
+from elps.contracts.requests import Query
+from elps.contracts.telemetry import LogLines
 from elps.monitor.core import feed as feed_module
 from elps.monitor.core import intake, logs
 from elps.monitor.core.feed import Feed

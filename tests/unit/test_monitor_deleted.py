@@ -8,8 +8,9 @@ import pytest
 from monitor_messages import change, record, row, rows, view
 
 from elps.contracts.ids import JobId, WorkerId
-from elps.contracts.messages import JobEvent, LogLines
+from elps.contracts.messages import JobEvent
 from elps.contracts.state import JobRecord, JobState
+from elps.contracts.telemetry import LogLines
 from elps.monitor.core.state import State
 
 

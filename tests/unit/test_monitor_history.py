@@ -7,9 +7,10 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elps.contracts.answers import Evaluation
 from elps.contracts.ids import WorkerId
-from elps.contracts.messages import IterationRow, WorkerTiming
-from elps.monitor.core.history import RATE_S, ROWS_WHOLE, Evaluation, History
+from elps.contracts.telemetry import IterationRow, WorkerTiming
+from elps.monitor.core.history import RATE_S, ROWS_WHOLE, History
 from elps.monitor.core.thinned import Thinned
 
 

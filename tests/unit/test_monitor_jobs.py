@@ -13,6 +13,7 @@ from monitor_messages import (
     bare_beat,
     change,
     leaders,
+    plain,
     record,
     row,
     rows,
@@ -23,12 +24,10 @@ from monitor_messages import (
 from elps.contracts.epoch import Term
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.job import JobDocument, Stop
-from elps.contracts.messages import (
-    JobEvent,
-    LogLines,
-    Query,
-)
+from elps.contracts.messages import JobEvent
+from elps.contracts.requests import Query
 from elps.contracts.state import Allocation, JobState, Pinned, Progress
+from elps.contracts.telemetry import LogLines
 from elps.monitor import queries
 from elps.monitor.core import jobs as jobs_module
 from elps.monitor.core.state import State
@@ -121,7 +120,7 @@ def test_the_shares_in_force_are_shown_with_their_reason(state: State) -> None:
     shares = {WorkerId("j-w1"): 24, WorkerId("j-w2"): 8}
     told = msgspec.structs.replace(beat.jobs[0], batches=5, shares=shares, shares_reason="slower")
     state.take_beat(msgspec.structs.replace(beat, jobs=[told]), 3.0)
-    view = queries.job(state, "j")
+    view = plain(queries.job(state, "j"))
     assert (view["batches"], view["shares"]) == (5, {"j-w1": 24, "j-w2": 8})
     assert view["shares_reason"] == "slower"
 
@@ -134,7 +133,7 @@ def test_a_leader_that_has_fallen_silent_is_told_of_while_others_are_heard(state
     state.take_beat(bare_beat(2, shard="s2"), 9.0)
     silent = "its leader s1 was not heard for 6 s"
     assert view(state)["reason"] == f"{silent}; until then: training"
-    away = queries.jobs(state, 10, "", "no answer")["jobs"][0]["reason"]
+    away = plain(queries.jobs(state, 10, "", "no answer"))["jobs"][0]["reason"]
     assert away == f"{silent}; what follows waits for the store: no answer; until then: training"
     moved = Allocation(term=Term(2, 5), shards=[ShardId("s2")], workers={})
     state.take_event(change(record(reason="s2 leads now", allocation=moved, terms=2)), 9.0)
@@ -153,14 +152,14 @@ def test_the_size_that_a_job_shall_have_is_shown_beside_what_it_has(state: State
     held = record(allocation=wide, pinned=Pinned(workers=3))
     resized = JobEvent(job=held.id, what="resized", at=11.0, reason="gives up s2", record=held)
     state.take_event(change(record()), 1.0)
-    assert queries.job(state, "j")["shards_wanted"] == 2
+    assert plain(queries.job(state, "j"))["shards_wanted"] == 2
     state.take_event(resized, 2.0)
     beat = shard_beat(1)
     moving = msgspec.structs.replace(
         beat.jobs[0], moving="moving 2 partitions to s1", replicas="being made"
     )
     state.take_beat(msgspec.structs.replace(beat, jobs=[moving]), 3.0)
-    view = queries.job(state, "j")
+    view = plain(queries.job(state, "j"))
     assert (view["shards"], view["targets"], view["shards_wanted"]) == (["s1", "s2"], ["s1"], 1)
     assert (view["workers_wanted"], view["workers_pinned"], view["shards_pinned"]) == (3, 3, None)
     assert view["moving"] == "moving 2 partitions to s1"
@@ -196,7 +195,7 @@ def test_an_evaluation_shows_at_once_and_stays_in_the_history(state: State) -> N
     )
     state.take_event(evaluated, 0.0)
     assert (view(state)["metrics"], view(state)["metrics_iteration"]) == ({"accuracy": 0.9}, 20)
-    found = queries.iterations(state, "j", 0, 10)
+    found = plain(queries.iterations(state, "j", 0, 10))
     assert found["evaluations"] == [
         {"iteration": 20, "at": 5.0, "metrics": {"accuracy": 0.9}, "term": 0}
     ]
@@ -218,7 +217,7 @@ def test_what_a_leader_tells_after_it_was_succeeded_is_of_no_account(state: Stat
         ("worker_lost", 19.0, 1),
         ("worker_joined", 22.0, 2),
     ]
-    assert queries.iterations(state, "j", 0, 10)["evaluations"] == []
+    assert plain(queries.iterations(state, "j", 0, 10))["evaluations"] == []
 
 
 def test_a_newer_leader_is_known_by_its_own_words_too(state: State) -> None:
@@ -231,7 +230,7 @@ def test_a_newer_leader_is_known_by_its_own_words_too(state: State) -> None:
 def test_a_long_reason_is_listed_with_its_two_ends(state: State) -> None:
     long = "iteration 3 failed" + "x" * 3000 + "ValueError: too small"
     state.take_event(change(record(state=JobState.FAILED, reason=long)), 0.0)
-    [listed] = queries.jobs(state, 10)["jobs"]
+    [listed] = plain(queries.jobs(state, 10))["jobs"]
     assert listed["reason"].startswith("iteration 3 failed")
     assert listed["reason"].endswith("ValueError: too small")
     assert len(listed["reason"]) <= queries.LIST_REASON_CHARACTERS
@@ -243,8 +242,8 @@ def test_an_id_used_again_begins_a_new_history(state: State) -> None:
     state.take_telemetry(rows("j", row(1)), 0.0)
     state.take_telemetry(LogLines(job=JobId("j"), worker=WorkerId("w"), at=0.0, lines=["old"]), 0.0)
     state.take_event(change(record(seq=2, state=JobState.QUEUED, changed_at=20.0)), 0.0)
-    assert queries.iterations(state, "j", 0, 10)["rows"] == []
-    assert queries.logs(state, "j", 0, 10)["lines"] == []
+    assert plain(queries.iterations(state, "j", 0, 10))["rows"] == []
+    assert plain(queries.logs(state, "j", 0, 10))["lines"] == []
     assert view(state)["state"] == "queued"
     state.check_invariants()
 
@@ -257,7 +256,7 @@ def test_rows_of_an_unknown_job_ask_for_its_record_once_and_wait_for_it(state: S
     assert state.jobs.take_missing() == ["j"]
     assert state.jobs.take_missing() == []
     state.take_record(JobId("j"), record(), 1.0)
-    assert len(queries.iterations(state, "j", 0, 10)["rows"]) == 1
+    assert len(plain(queries.iterations(state, "j", 0, 10))["rows"]) == 1
     assert state.jobs.take_missing() == []
 
 
@@ -383,8 +382,8 @@ def test_whatever_comes_in_whatever_order_bounds_and_answers_hold(
                 state.take_records([record(job, job_state)], float(now))
         state.check_invariants()
         for what in ("jobs", "workers", "shards", "health"):
-            orjson.dumps(queries.ask(state, Query(what=what), float(now), AROUND))  # type: ignore[arg-type]
+            orjson.dumps(plain(queries.ask(state, Query(what=what), float(now), AROUND)))  # type: ignore[arg-type]
         for found in state.jobs:
             for what in ("job", "iterations", "logs"):
                 query = Query(what=what, job=found.id)  # type: ignore[arg-type]
-                orjson.dumps(queries.ask(state, query, float(now), AROUND))
+                orjson.dumps(plain(queries.ask(state, query, float(now), AROUND)))

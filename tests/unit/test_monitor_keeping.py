@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rows import iteration_row
 
+from elps.contracts.answers import Evaluation
 from elps.contracts.errors import InvalidDocument
-from elps.contracts.messages import IterationRow
+from elps.contracts.telemetry import IterationRow
 from elps.monitor.core import history as history_module
 from elps.monitor.core import keeping
-from elps.monitor.core.history import Evaluation, History
+from elps.monitor.core.history import History
 from elps.monitor.core.keeping import (
     PIECE_ROWS,
     Kept,

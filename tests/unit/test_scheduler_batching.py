@@ -10,8 +10,9 @@ import msgspec
 from scheduler_desk import Desk, reborn
 
 from elps.contracts.ids import JobId, WorkerId
-from elps.contracts.messages import BatchPlan, ExtraLeases, IterationTimings, WorkerMean
+from elps.contracts.messages import BatchPlan
 from elps.contracts.state import Progress
+from elps.contracts.telemetry import ExtraLeases, IterationTimings, WorkerMean
 from elps.scheduler.core.batching import GAP
 
 BATCH = 60

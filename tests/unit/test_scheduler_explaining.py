@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scheduler_crowd import Crowd
 
 from elps.contracts.ids import JobId
-from elps.contracts.messages import JobCommand, PolicyCommand, Reply
+from elps.contracts.requests import JobCommand, PolicyCommand, Reply
 from elps.contracts.state import JobState, Progress
 from elps.scheduler.core.events import Answer, KeepPolicy, UserAsked
 from elps.scheduler.core.explaining import explain

@@ -10,7 +10,7 @@ import pytest
 
 from elps.contracts.ids import JobId, ShardId
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import Reply
+from elps.contracts.requests import Reply
 from elps.contracts.state import JobRecord, JobState
 from elps.scheduler.core.events import Answer, Event, Marks, Moment, Probe, Request, WriteRecord
 from elps.scheduler.outbox import Outbox

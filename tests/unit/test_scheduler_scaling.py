@@ -7,7 +7,8 @@ from typing import Any
 from scheduler_desk import Desk, reborn
 
 from elps.contracts.epoch import Epoch
-from elps.contracts.messages import DirectJob, HostJob, Reply, ScaleCommand, StartTrainer
+from elps.contracts.messages import DirectJob, HostJob, StartTrainer
+from elps.contracts.requests import Reply, ScaleCommand
 from elps.contracts.state import JobState, Pinned
 from elps.scheduler.core.events import PublishEvent, UserAsked
 

@@ -8,15 +8,8 @@ from scheduler_desk import Desk
 from elps.contracts.codec import encode
 from elps.contracts.errors import InvalidDocument
 from elps.contracts.ids import JobId
-from elps.contracts.messages import (
-    DirectJob,
-    DropJob,
-    HostJob,
-    Reply,
-    StartTrainer,
-    StopTrainer,
-    SuspendCommand,
-)
+from elps.contracts.messages import DirectJob, DropJob, HostJob, StartTrainer, StopTrainer
+from elps.contracts.requests import Reply, SuspendCommand
 from elps.contracts.state import JobState, Progress
 from elps.scheduler.core.events import (
     Answer,

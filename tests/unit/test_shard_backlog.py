@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from elps.contracts.codec import decode
 from elps.contracts.ids import JobId, WorkerId
-from elps.contracts.messages import IterationRow, IterationRows, WorkerTiming
+from elps.contracts.telemetry import IterationRow, IterationRows, WorkerTiming
 from elps.psshard.core import backlog
 from elps.psshard.core.backlog import ROWS_AT_ONCE, Backlog, Row, bodies, by_job
 

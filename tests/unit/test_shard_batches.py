@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elps.contracts.ids import JobId, ShardId, WorkerId
-from elps.contracts.messages import IterationRow
+from elps.contracts.telemetry import IterationRow
 from elps.psshard.core.batches import Batches, Tail
 from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Lend, Timing
@@ -77,10 +77,10 @@ def test_a_tail_is_lent_in_shrinking_leases_by_speed_and_not_to_who_sits_out() -
         assert batches.tail_lease(C, there, left, 1) == 0
         lent.append(batches.tail_lease(A, there, left, 1))
         left -= lent[-1]
-    assert lent[0] == 9
+    assert lent[0] == 12
     assert lent == sorted(lent, reverse=True)
     assert min(lent) >= 6 or sum(lent) == 24, "not below a tenth of its share"
-    assert batches.tail_lease(B, there, 24, 1) == 3
+    assert batches.tail_lease(B, there, 24, 1) == 4
     assert batches.tail_lease(C, [C], 24, 1) > 0, "nobody else is there"
     assert batches.tail_lease(WorkerId("nobody"), there, 24, 1) == 0
 

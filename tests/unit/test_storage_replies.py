@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elps.storage.redis import _TEMPORARY_TEXT
+from elps.storage.server import _TEMPORARY_TEXT
 
 FULL = "MISCONF Errors writing to the AOF file: No space left on device"
 

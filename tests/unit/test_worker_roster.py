@@ -13,20 +13,17 @@ from elps.contracts.epoch import Term
 from elps.contracts.errors import IllegalEvent
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.messages import Address, StartTrainer, StopTrainer
-from elps.worker.core.roster import (
-    MAX_EXITED,
-    REMEMBER_STOPPED_S,
-    STUCK_S,
+from elps.worker.core.commands import (
     BeatNow,
     Command,
     Fork,
     Kill,
     ReplaceZygote,
-    Roster,
     Terminate,
     TrainerKey,
     key_of,
 )
+from elps.worker.core.roster import MAX_EXITED, REMEMBER_STOPPED_S, STUCK_S, Roster
 
 DOCUMENT = parse_job({"task": "mlp", "iterations": 1})
 LEADER = Address(shard=ShardId("shard-1"), host="127.0.0.1", port=1)

@@ -11,7 +11,7 @@ from elps.cli.output import JobArgument, JsonOption
 from elps.cli.stack import reach, run_async
 from elps.cli.submitting import report
 from elps.client.control import Client
-from elps.contracts.messages import Reply
+from elps.contracts.requests import Reply
 
 ReasonOption = Annotated[
     str, typer.Option("--reason", "-r", help="Why; it is kept with the job and shown.")

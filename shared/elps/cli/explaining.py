@@ -11,7 +11,7 @@ from elps.cli.output import JobArgument, JsonOption, console, plain
 from elps.cli.stack import reach, run_async
 from elps.cli.submitting import report
 from elps.client.control import Client
-from elps.contracts.messages import Reply
+from elps.contracts.requests import Reply
 
 
 def explain(ctx: typer.Context, job: JobArgument, as_json: JsonOption = False) -> None:

@@ -20,7 +20,8 @@ from elps.cli.output import (
     warn_stale,
 )
 from elps.cli.stack import reach
-from elps.client.reading import JobSummary, jobs_of, stale_of
+from elps.client.reading import jobs_of, stale_of
+from elps.contracts.answers import JobSummary
 
 REASON_CHARACTERS = 60
 LEAST_REASON = 24

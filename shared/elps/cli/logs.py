@@ -10,9 +10,12 @@ import typer
 from elps.cli.output import JobArgument, JsonOption, console_err, harmless, plain, print_json
 from elps.cli.stack import Reach, reach, run_async
 from elps.client.control import Client
-from elps.client.reading import LogLine, job_of, lines_of
+from elps.client.reading import job_of, lines_of
+from elps.contracts.answers import LogLine
 from elps.contracts.errors import RetryLater
-from elps.contracts.messages import JobEvent, LogLines, Query
+from elps.contracts.messages import JobEvent
+from elps.contracts.requests import Query
+from elps.contracts.telemetry import LogLines
 
 PAGE = 1000
 """Lines asked for at once."""

@@ -10,9 +10,11 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from elps.cli import figures
-from elps.client.reading import JobSummary, job_of_record
-from elps.contracts.messages import IterationRow, JobEvent
+from elps.client.reading import job_of_record
+from elps.contracts.answers import Event, JobDetail
+from elps.contracts.messages import JobEvent
 from elps.contracts.state import JobState
+from elps.contracts.telemetry import IterationRow
 
 WINDOW_S = 5.0
 """Speed is the mean over this much of training: long enough to be steady, short enough to show a resize."""
@@ -98,7 +100,7 @@ class JobProgress:
             bounds.append(max(0.0, self.time_limit_s - self.training_s))
         return min(bounds, default=None)
 
-    def take_summary(self, job: JobSummary) -> list[Note]:
+    def take_summary(self, job: JobDetail) -> list[Note]:
         """Take what the monitor, the store or a change of state says of the whole job."""
         self.time_limit_s = job.time_limit_s or self.time_limit_s
         self.iterations = job.iterations or self.iterations
@@ -188,7 +190,7 @@ class JobProgress:
             parts.append(self.moving)
         return "  ".join(parts)
 
-    def _take_size(self, job: JobSummary) -> None:
+    def _take_size(self, job: JobDetail) -> None:
         self.shards, self.moving = len(job.targets or job.shards), job.moving
 
     def _change(self, state: JobState, reason: str, at: float) -> list[Note]:
@@ -199,7 +201,7 @@ class JobProgress:
         return [Note(at, "state", text, state in (JobState.FAILED, JobState.WAITING))]
 
 
-def tell(event: JobEvent) -> str:
+def tell(event: JobEvent | Event) -> str:
     """An event that is no change of state, in words."""
     parts = [event.what.replace("_", " ")]
     if event.worker is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from elps.cli.listing import first_line
 from elps.cli.progress import tell
-from elps.contracts.messages import JobEvent
+from elps.contracts.answers import Event
 from elps.contracts.state import Change
 
 NEWEST_CHANGES = 10
@@ -31,7 +31,7 @@ def since(submitted_at: float | None, events: Iterable[Any]) -> list[Any]:
     return [e for e in events if submitted_at is None or e.get("at", submitted_at) >= submitted_at]
 
 
-def lately(changes: list[Change], events: Iterable[JobEvent]) -> list[Told]:
+def lately(changes: list[Change], events: Iterable[Event]) -> list[Told]:
     """The story in order of time, however late its parts were heard of, each of them once.
 
     A change of state is known from the record, which outlives the monitor, and from an event with the same time.

@@ -11,7 +11,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from elps.cli import figures
 from elps.cli.output import console, harmless, plain, print_json, state_text
 from elps.cli.progress import JobProgress, Note
-from elps.contracts.messages import IterationRow, JobEvent, LogLines
+from elps.contracts.messages import JobEvent
+from elps.contracts.telemetry import IterationRow, LogLines
 
 PLAIN_EVERY_S = 2.0
 """On a pipe one line of progress for so much time: readable in a log, and lively enough."""

@@ -20,12 +20,13 @@ from elps.cli.stack import run_async
 from elps.cli.submitting import local_env, read_job
 from elps.cli.watching import follow_to_end
 from elps.client.control import Client
-from elps.client.reading import JobSummary, job_of_record
+from elps.client.reading import job_of_record
 from elps.contracts import topology
+from elps.contracts.answers import JobDetail
 from elps.contracts.codec import decode
 from elps.contracts.errors import ElpsError, InvalidDocument, RetryLater, SetupError
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import Reply
+from elps.contracts.requests import Reply
 from elps.contracts.state import JobRecord, JobState
 from elps.runtime.logs import configure
 from elps.storage.port import Store
@@ -114,7 +115,7 @@ async def _train(
     document = {**document, "id": document.get("id") or "run"}
     job = str(document["id"])
 
-    async def snapshot() -> JobSummary | None:
+    async def snapshot() -> JobDetail | None:
         return await _summary(tree.store, job)
 
     async with client.follow(job, logs=True) as stream:
@@ -165,7 +166,7 @@ async def _end(client: Client, job: str, watching: asyncio.Task[JobProgress]) ->
         console_err().print(f"[yellow]not ended in order:[/] {plain(error)}")
 
 
-async def _summary(store: Store, job: str) -> JobSummary | None:
+async def _summary(store: Store, job: str) -> JobDetail | None:
     body = await store.hash_get(topology.JOB_INDEX, job)
     return job_of_record(decode(body, JobRecord)) if body is not None else None
 

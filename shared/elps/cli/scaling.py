@@ -9,7 +9,7 @@ import typer
 from elps.cli import figures
 from elps.cli.controlling import ReasonOption, direct
 from elps.cli.output import JobArgument, JsonOption
-from elps.client.reading import JobSummary
+from elps.contracts.answers import JobSummary
 
 
 def scale(

@@ -26,9 +26,10 @@ from elps.cli.output import (
 from elps.cli.recent import Told, lately, since
 from elps.cli.scaling import size_text
 from elps.cli.stack import reach
-from elps.client.reading import JobSummary, events_of, job_of, rows_of
+from elps.client.reading import events_of, job_of, rows_of
+from elps.contracts.answers import Event, JobDetail
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import IterationRow, JobEvent
+from elps.contracts.telemetry import IterationRow
 
 NEWEST_ROWS = 50
 """Rows asked for: the newest is shown."""
@@ -54,7 +55,7 @@ def show(ctx: typer.Context, job: JobArgument, as_json: JsonOption = False) -> N
 
 
 def job_page(
-    job: JobSummary, row: IterationRow | None, events: list[JobEvent], now: float
+    job: JobDetail, row: IterationRow | None, events: list[Event], now: float
 ) -> RenderableType:
     """The page about one job."""
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -75,7 +76,7 @@ def job_page(
     return Group(*parts)
 
 
-def _facts(job: JobSummary, now: float) -> Iterator[tuple[str, str]]:
+def _facts(job: JobDetail, now: float) -> Iterator[tuple[str, str]]:
     if job.reason:
         yield "why", plain(job.reason.strip())
     yield "task", plain(job.task)
@@ -92,7 +93,7 @@ def _facts(job: JobSummary, now: float) -> Iterator[tuple[str, str]]:
             yield name, figures.ago(at, now)
 
 
-def _training(job: JobSummary) -> Iterator[tuple[str, str]]:
+def _training(job: JobDetail) -> Iterator[tuple[str, str]]:
     samples = figures.count(job.samples)
     yield "iteration", f"{iterations_text(job)}, {job.passes:.4g} passes, {samples} samples"
     yield "loss", figures.loss(job.loss, job.samples)
@@ -113,7 +114,7 @@ def _training(job: JobSummary) -> Iterator[tuple[str, str]]:
         yield "redone", f"{job.redone_iterations} iterations"
 
 
-def _holdings(job: JobSummary) -> Iterator[tuple[str, str]]:
+def _holdings(job: JobDetail) -> Iterator[tuple[str, str]]:
     if size := size_text(job):
         yield "size", size
     if job.moving:

@@ -16,7 +16,7 @@ from elps.client.control import Client
 from elps.contracts.codec import parse_job
 from elps.contracts.errors import InvalidDocument
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import Reply
+from elps.contracts.requests import Reply
 
 FileArgument = Annotated[
     str,

@@ -14,10 +14,13 @@ from elps.cli.render import Renderer, renderer_for
 from elps.cli.stack import Reach, reach, run_async
 from elps.client.control import Client
 from elps.client.following import Following
-from elps.client.reading import JobSummary, job_of
+from elps.client.reading import job_of
+from elps.contracts.answers import JobDetail
 from elps.contracts.errors import RetryLater
-from elps.contracts.messages import IterationRow, JobEvent, LogLines, Query
+from elps.contracts.messages import JobEvent
+from elps.contracts.requests import Query
 from elps.contracts.state import JobState
+from elps.contracts.telemetry import IterationRow, LogLines
 
 ASK_EVERY_S = 5.0
 """Events may be lost, so the state is asked for this often."""
@@ -25,7 +28,7 @@ ASK_EVERY_S = 5.0
 SAY_AGAIN_S = 30.0
 """What keeps being so is said again this often, with its new age."""
 
-Snapshot = Callable[[], Awaitable[JobSummary | None]]
+Snapshot = Callable[[], Awaitable[JobDetail | None]]
 """The job's present summary; None when it cannot be had for now."""
 
 
@@ -50,7 +53,7 @@ async def _watch_on_stack(way: Reach, job: str, as_json: bool) -> JobProgress:
         heard, heard_at = False, time.monotonic()
         doubt = Doubt()
 
-        async def snapshot() -> JobSummary | None:
+        async def snapshot() -> JobDetail | None:
             nonlocal heard, heard_at
             try:
                 summary = job_of(await client.query(Query(what="job", job=job)))

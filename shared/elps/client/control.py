@@ -11,24 +11,27 @@ from typing import Any
 
 import msgspec
 
-from elps.client import answers, reading
-from elps.client.answers import Agent, Events, Health, Iterations, Output, Shard
+from elps.client import reading
 from elps.client.following import Following
-from elps.client.reading import JobSummary
 from elps.contracts import topology
+from elps.contracts.answers import (
+    Agent,
+    Events,
+    Health,
+    Iterations,
+    JobDetail,
+    JobSummary,
+    Output,
+    Shard,
+    Shards,
+    Workers,
+)
 from elps.contracts.codec import decode, encode, loads
 from elps.contracts.errors import ElpsError, InvalidDocument, RetryLater
 from elps.contracts.ids import parse_job_id
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import (
-    Answer,
-    JobCommand,
-    JobEvent,
-    PolicyCommand,
-    Query,
-    Reply,
-    ScaleCommand,
-)
+from elps.contracts.messages import JobEvent
+from elps.contracts.requests import Answer, JobCommand, PolicyCommand, Query, Reply, ScaleCommand
 from elps.messaging.port import Bus
 
 LOOK_S = 5.0
@@ -111,7 +114,7 @@ class Client:
         """All jobs in the order of their arrival; of more than `limit` those that ended first are left out."""
         return reading.jobs_of(await self.query(Query(what="jobs", limit=limit)))
 
-    async def job(self, job: str) -> JobSummary:
+    async def job(self, job: str) -> JobDetail:
         """One job, with its document and its life."""
         return reading.job_of(await self.query(Query(what="job", job=parse_job_id(job))))
 
@@ -133,11 +136,11 @@ class Client:
 
     async def workers(self) -> list[Agent]:
         """All worker agents with their trainers."""
-        return reading.read(await self.query(Query(what="workers")), answers.Workers).workers
+        return reading.read(await self.query(Query(what="workers")), Workers).workers
 
     async def shards(self) -> list[Shard]:
         """All shards with the jobs that they take part in."""
-        return reading.read(await self.query(Query(what="shards")), answers.Shards).shards
+        return reading.read(await self.query(Query(what="shards")), Shards).shards
 
     async def health(self) -> Health:
         """Whether the whole stack is there."""
@@ -165,7 +168,7 @@ class Client:
         """
         return Following(self._bus, parse_job_id(job), logs=logs)
 
-    async def ended(self, job: str) -> JobSummary:
+    async def ended(self, job: str) -> JobDetail:
         """Wait until a job's life is over, and return what has become of it; bound the wait from outside.
 
         Raises `QueryRefused` when there is no such job. Once it was known, a monitor that is away is passed over.

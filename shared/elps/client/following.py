@@ -11,13 +11,8 @@ from typing import Self
 from elps.contracts import topology
 from elps.contracts.codec import decode
 from elps.contracts.ids import JobId
-from elps.contracts.messages import (
-    IterationRow,
-    IterationRows,
-    JobEvent,
-    LogLines,
-    TelemetryMessage,
-)
+from elps.contracts.messages import JobEvent
+from elps.contracts.telemetry import IterationRow, IterationRows, LogLines, TelemetryMessage
 from elps.messaging.port import Bus, Delivery, Queue, Subscription
 
 HELD = 10_000

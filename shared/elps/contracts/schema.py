@@ -10,8 +10,10 @@ import ast
 import inspect
 import sys
 import textwrap
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -48,9 +50,34 @@ def job_schema_text() -> str:
     return orjson.dumps(job_schema(), option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
-@cache
+def component_schemas(
+    kinds: Iterable[type], modules: Iterable[ModuleType]
+) -> dict[str, dict[str, Any]]:
+    """JSON Schemas of types and all that they consist of, by name, as components of a larger description.
+
+    The structs among them lie in `modules`.
+    """
+    _, found = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    structs = {name: kind for module in modules for name, kind in vars(module).items()}
+    for name, schema in found.items():
+        kind = structs[name]
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and "properties" in schema:
+            for shown, text in field_docs(kind).items():
+                schema["properties"][shown]["description"] = text
+    return found
+
+
 def field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
     """Return the string below each field of a struct, by the field's name in a document."""
+    docs: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if issubclass(base, msgspec.Struct) and base.__module__.startswith("elps."):
+            docs |= _own_docs(base)
+    return docs
+
+
+@cache
+def _own_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
     names = {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
     [definition] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(definition, ast.ClassDef)

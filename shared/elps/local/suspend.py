@@ -7,7 +7,7 @@ import asyncio
 from elps.contracts import topology
 from elps.contracts.codec import decode, encode
 from elps.contracts.errors import ElpsError
-from elps.contracts.messages import Reply, SuspendCommand
+from elps.contracts.requests import Reply, SuspendCommand
 from elps.messaging.amqp import AmqpBus
 
 CONNECT_S = 5.0

@@ -16,10 +16,10 @@ from typing import Any, get_args
 import msgspec
 import orjson
 
-from elps.contracts import epoch, job, messages, state, topology
+from elps.contracts import epoch, job, messages, requests, state, telemetry, topology
 from elps.contracts.ids import JobId
 from elps.contracts.job import JobDocument
-from elps.contracts.schema import field_docs, job_schema, keep_file
+from elps.contracts.schema import component_schemas, job_schema, keep_file
 from elps.messaging.port import (
     EXCHANGE_HEADER,
     EXCHANGES,
@@ -30,7 +30,7 @@ from elps.messaging.port import (
 VERSION = "1"
 """Of the description. Messages only gain fields with defaults, so it rises when that is not enough."""
 
-_MODULES = (epoch, job, messages, state)
+_MODULES = (epoch, job, messages, requests, state, telemetry)
 _ANSWER = msgspec.defstruct(
     "Answer", [("ok", bool), ("result", Any, None), ("reason", str, "")], frozen=True, kw_only=True
 )
@@ -63,7 +63,7 @@ class Channel:
 
 def _of_users(key: str, kind: type, about: str, *others: str) -> Channel:
     return Channel(
-        key, topology.JOBS, key, (kind,), about, ("user", *others), ("scheduler",), messages.Reply
+        key, topology.JOBS, key, (kind,), about, ("user", *others), ("scheduler",), requests.Reply
     )
 
 
@@ -75,13 +75,13 @@ def _of_members(key: str, kind: type, sender: str, *others: str) -> Channel:
 
 CHANNELS = (
     _of_users(topology.SUBMIT, JobDocument, "Hands a job in; one with an id may be sent again"),
-    _of_users(topology.KILL, messages.JobCommand, "Ends a job at once, for good"),
-    _of_users(topology.PAUSE, messages.JobCommand, "Checkpoints a job and lets go of what it has"),
-    _of_users(topology.RESUME, messages.JobCommand, "Queues a paused job again"),
-    _of_users(topology.SCALE, messages.ScaleCommand, "Pins a job at a size, or frees it"),
-    _of_users(topology.EXPLAIN, messages.JobCommand, "Asks why a job has what it has", "monitor"),
-    _of_users(topology.POLICY, messages.PolicyCommand, "Chooses the policy of the scheduler"),
-    _of_users(topology.SUSPEND, messages.SuspendCommand, "Has every job wait: the stack goes down"),
+    _of_users(topology.KILL, requests.JobCommand, "Ends a job at once, for good"),
+    _of_users(topology.PAUSE, requests.JobCommand, "Checkpoints a job and lets go of what it has"),
+    _of_users(topology.RESUME, requests.JobCommand, "Queues a paused job again"),
+    _of_users(topology.SCALE, requests.ScaleCommand, "Pins a job at a size, or frees it"),
+    _of_users(topology.EXPLAIN, requests.JobCommand, "Asks why a job has what it has", "monitor"),
+    _of_users(topology.POLICY, requests.PolicyCommand, "Chooses the policy of the scheduler"),
+    _of_users(topology.SUSPEND, requests.SuspendCommand, "Has every job wait: the stack goes down"),
     _of_members(topology.AGENT_BEAT, messages.AgentBeat, "agent", "scheduler"),
     _of_members(topology.SHARD_BEAT, messages.ShardBeat, "shard", "scheduler"),
     _of_members(topology.SCHEDULER_BEAT, messages.SchedulerBeat, "scheduler"),
@@ -107,7 +107,7 @@ CHANNELS = (
         "rows",
         topology.TELEMETRY,
         topology.telemetry_key(_JOB),
-        (messages.IterationRows,),
+        (telemetry.IterationRows,),
         "Finished iterations, told by the shard that leads the job",
         ("shard",),
         ("monitor", "user"),
@@ -116,7 +116,7 @@ CHANNELS = (
         "logs",
         topology.TELEMETRY,
         topology.log_key(_JOB),
-        (messages.LogLines,),
+        (telemetry.LogLines,),
         "What trainers print",
         ("agent",),
         ("monitor", "user"),
@@ -125,7 +125,7 @@ CHANNELS = (
         "timings",
         topology.TELEMETRY,
         topology.timings_key(_JOB),
-        (messages.IterationTimings,),
+        (telemetry.IterationTimings,),
         "What is needed of the rows to balance a job's batches",
         ("monitor",),
         ("scheduler",),
@@ -143,11 +143,11 @@ CHANNELS = (
         "queries",
         topology.QUERY,
         _WHAT,
-        (messages.Query,),
+        (requests.Query,),
         "Questions; the answer is the JSON that the monitor gives over HTTP (its /openapi.json)",
         ("user",),
         ("monitor",),
-        messages.Answer,
+        requests.Answer,
     ),
     Channel(
         "dead_letters",
@@ -196,25 +196,11 @@ def description_text() -> str:
 
 def schemas(kinds: tuple[type, ...]) -> dict[str, Any]:
     """JSON Schemas of types and all that they consist of, by name."""
-    described = [_ANSWER if kind is messages.Answer else kind for kind in kinds]
-    _, found = msgspec.json.schema_components(described, ref_template="#/components/schemas/{name}")
-    structs = {name: kind for module in _MODULES for name, kind in vars(module).items()}
-    for name, schema in found.items():
-        kind = structs[name]
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and "properties" in schema:
-            for shown, text in _docs(kind).items():
-                schema["properties"][shown]["description"] = text
+    described = [_ANSWER if kind is requests.Answer else kind for kind in kinds]
+    found = component_schemas(described, _MODULES)
     # as docs/job.schema.json has it: that passes and iterations exclude each other is not in the types
     found["JobDocument"]["oneOf"] = job_schema()["$defs"]["JobDocument"]["oneOf"]
     return dict(sorted(found.items()))
-
-
-def _docs(kind: type[msgspec.Struct]) -> dict[str, str]:
-    docs: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        if issubclass(base, msgspec.Struct) and base.__module__.startswith("elps."):
-            docs |= field_docs(base)
-    return docs
 
 
 def _kinds(channel: Channel) -> tuple[type, ...]:

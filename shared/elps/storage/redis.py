@@ -1,40 +1,16 @@
 """The store over Redis 6 to 8 or Valkey, through redis-py's asyncio client.
 
-The library's own retries are off; ours repeat a command after a lost connection until the time-out, which is sound
-because every write of `Store` is idempotent. What was given up is not delivered later, over what was written since: its
-connection is reset, and the system forgets what it had not sent.
-
-Values are bytes: a client that decodes replies is refused at the start.
+A command is repeated after a lost connection, which is sound because every write of `Store` is idempotent.
 """
 
 from __future__ import annotations
 
-import asyncio
-import re
-import socket
-import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from operator import methodcaller
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import structlog
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import AbstractConnection
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    ClusterDownError,
-    MasterDownError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.asyncio import Redis
 
 from elps.contracts.errors import RetryLater, SetupError, Superseded
 from elps.contracts.urls import masked
@@ -48,16 +24,10 @@ from elps.storage.scripts import (
     RAISE_TO,
     RELEASE,
 )
+from elps.storage.server import Server, client_of
 
 log = structlog.get_logger(__name__)
-T = TypeVar("T")
 
-CALL_S = 10.0
-"""For one command or pipeline, its repeats and the wait for a connection included."""
-SOCKET_S = 5.0
-"""For one read or write of a socket: a connection cut in silence is found after this."""
-AGAIN_S = 0.1
-CONNECTIONS = 10
 PIPELINE_BYTES = 8 * 1024 * 1024
 """In flight for one call of `put_many` or `get_many`."""
 PIPELINE_KEYS = 1000
@@ -68,29 +38,14 @@ REMEMBERED_UPDATES = 64
 PROBE_KEY = "elps:probe"
 """Never there."""
 
-_TEMPORARY_ERRORS = (
-    OutOfMemoryError,
-    ReadOnlyError,
-    ClusterDownError,
-    MasterDownError,
-    TryAgainError,
-)
-_TEMPORARY_TEXT = re.compile(r"(?:^|caused error: (?:\('|\(\")?)(?:MISCONF|BUSY|NOREPLICAS)\b")
-"""Replies that heal without a change of ours. The library keeps the code of those only that it has no class for."""
-
-_CLOSED_TEXT = "handler is closed"
-"""Of the error with which uvloop refuses to write to a connection that was reset while it lay in the pool."""
-
 
 class RedisStore:
     """See `elps.storage.port.Store`; made by `connect`."""
 
     def __init__(self, client: Redis, shown: str) -> None:
         """`client` must not decode replies; `shown` is its address for people."""
-        if client.connection_pool.connection_kwargs.get("decode_responses"):
-            raise SetupError(f"store at {shown}: decode_responses must be off, values are bytes")
         self.shown = shown
-        self._client = client
+        self._server = Server(client, shown)
 
     @classmethod
     async def connect(cls, url: str, *, timeout_s: float = 60.0) -> Self:
@@ -98,25 +53,9 @@ class RedisStore:
 
         A wrong URL or password is a `SetupError` at once.
         """
-        shown = masked(url)
+        store = cls(client_of(url), masked(url))
         try:
-            pool = BlockingConnectionPool.from_url(
-                url,
-                max_connections=CONNECTIONS,
-                timeout=CALL_S,
-                socket_timeout=SOCKET_S,
-                socket_connect_timeout=SOCKET_S,
-                retry=Retry(NoBackoff(), 0),
-                protocol=2,  # one shape of replies with every server
-                decode_responses=False,
-                client_name="elps",
-            )
-        except ValueError as error:
-            raise SetupError(f"store URL {shown}: {error}") from None
-        pool.connection_class = _resetting(pool.connection_class)
-        store = cls(Redis.from_pool(pool), shown)
-        try:
-            await store._call("connect", methodcaller("ping"), timeout_s)
+            await store._server.call("connect", methodcaller("ping"), timeout_s)
         except BaseException:
             await store.close()
             raise
@@ -124,27 +63,27 @@ class RedisStore:
 
     async def get(self, key: str) -> bytes | None:
         """The value of a key."""
-        found: bytes | None = await self._call("get", methodcaller("get", key))
+        found: bytes | None = await self._server.call("get", methodcaller("get", key))
         return found
 
     async def put(self, key: str, value: bytes | memoryview) -> None:
         """Set a key."""
         check_value(key, value)
-        await self._call("put", methodcaller("set", key, _raw(value)))
+        await self._server.call("put", methodcaller("set", key, _raw(value)))
 
     async def get_many(self, keys: Sequence[str]) -> list[bytes | None]:
         """Values of several keys; of more than a few, the sizes are asked first, so that each fetch is bounded."""
         found: list[bytes | None] = []
         for batch in _batches(keys, [1] * len(keys), PIPELINE_KEYS):
             for part in _batches(batch, await self._sizes(batch), PIPELINE_BYTES):
-                found += await self._call("get_many", methodcaller("mget", part))
+                found += await self._server.call("get_many", methodcaller("mget", part))
         return found
 
     async def present(self, keys: Sequence[str]) -> int:
         """How many of these keys there are."""
         batches = _batches(keys, [1] * len(keys), PIPELINE_KEYS)
         found: list[int] = [
-            await self._call("present", methodcaller("exists", *batch)) for batch in batches
+            await self._server.call("present", methodcaller("exists", *batch)) for batch in batches
         ]
         return sum(found)
 
@@ -155,37 +94,41 @@ class RedisStore:
             check_value(key, value)
             raw[key] = _raw(value)
         for part in _batches(list(raw), [len(k) + len(v) for k, v in raw.items()], PIPELINE_BYTES):
-            await self._piped("put_many", [("set", key, raw[key]) for key in part])
+            await self._server.call_together("put_many", [("set", key, raw[key]) for key in part])
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Remove keys of any kind; large ones are freed in the background of the server."""
         for batch in _batches(keys, [1] * len(keys), PIPELINE_KEYS):
-            await self._call("delete", methodcaller("unlink", *batch))
+            await self._server.call("delete", methodcaller("unlink", *batch))
 
     async def hash_get(self, key: str, field: str) -> bytes | None:
         """One field of a hash."""
-        found: bytes | None = await self._call("hash_get", methodcaller("hget", key, field))
+        found: bytes | None = await self._server.call("hash_get", methodcaller("hget", key, field))
         return found
 
     async def hash_all(self, key: str) -> dict[str, bytes]:
         """All fields of a hash."""
-        found: dict[bytes, bytes] = await self._call("hash_all", methodcaller("hgetall", key))
+        found: dict[bytes, bytes] = await self._server.call(
+            "hash_all", methodcaller("hgetall", key)
+        )
         return {field.decode(): value for field, value in found.items()}
 
     async def hash_put(self, key: str, field: str, value: bytes) -> None:
         """Set one field of a hash."""
         check_value(key, value)
-        await self._call("hash_put", methodcaller("hset", key, field, value))
+        await self._server.call("hash_put", methodcaller("hset", key, field, value))
 
     async def hash_delete(self, key: str, fields: Sequence[str]) -> None:
         """Remove fields of a hash."""
         if fields:
-            await self._call("hash_delete", methodcaller("hdel", key, *fields))
+            await self._server.call("hash_delete", methodcaller("hdel", key, *fields))
 
     async def raise_to(self, key: str, at_least: int, update_id: str) -> int:
         """Advance a counter; the same `update_id` returns the same number."""
         arguments = (str(at_least), update_id, str(REMEMBERED_UPDATES))
-        return int(await self._call("raise_to", methodcaller("eval", RAISE_TO, 1, key, *arguments)))
+        return int(
+            await self._server.call("raise_to", methodcaller("eval", RAISE_TO, 1, key, *arguments))
+        )
 
     async def claim(
         self,
@@ -200,12 +143,12 @@ class RedisStore:
         """Hold a lease, or learn who does; its time is that of the server."""
         arguments = (holder, str(round(ttl_s * 1000)), str(at_least), over, str(known))
         act = methodcaller("eval", CLAIM, 2, key, key + HELD, *arguments)
-        found, number, writes = await self._call("claim", act)
+        found, number, writes = await self._server.call("claim", act)
         return Lease(_text(found), int(number), int(writes))
 
     async def release(self, key: str, holder: str) -> None:
         """Let a lease run out now."""
-        await self._call("release", methodcaller("eval", RELEASE, 1, key + HELD, holder))
+        await self._server.call("release", methodcaller("eval", RELEASE, 1, key + HELD, holder))
 
     async def hash_put_under(
         self, key: str, field: str, value: bytes, lease_key: str, lease: Lease
@@ -234,7 +177,7 @@ class RedisStore:
         cursor = 0
         while True:
             step = methodcaller("scan", cursor, match=pattern, count=SCAN_COUNT)
-            cursor, keys = await self._call("scan", step)
+            cursor, keys = await self._server.call("scan", step)
             for key in keys:
                 if key not in seen:
                     seen.add(key)
@@ -268,7 +211,7 @@ class RedisStore:
     async def refuses(self) -> str:
         """See `Store.refuses`: the writing of nothing to a key that is not there, which leaves none."""
         try:
-            await self._call("write", methodcaller("setrange", PROBE_KEY, 0, b""))
+            await self._server.call("write", methodcaller("setrange", PROBE_KEY, 0, b""))
         except RetryLater as error:
             return str(error)
         except SetupError as error:  # this user may not; what else is wrong, its real writes tell
@@ -277,8 +220,7 @@ class RedisStore:
 
     async def close(self) -> None:
         """Release the connections."""
-        await self._client.aclose()
-        await self._client.connection_pool.disconnect()
+        await self._server.close()
 
     async def _facts(self) -> dict[str, str]:
         """The two settings that matter, from INFO or, where that is not allowed, from CONFIG."""
@@ -295,7 +237,7 @@ class RedisStore:
     async def _ask(self, act: Callable[[Redis], Awaitable[Any]]) -> dict[str, str]:
         """The reply as texts; empty when the server does not allow or know the command."""
         try:
-            reply = await self._call("check", act)
+            reply = await self._server.call("check", act)
         except SetupError as error:
             log.debug("store_command_refused", error=str(error))
             return {}
@@ -312,7 +254,9 @@ class RedisStore:
     ) -> int:
         """Run a script that begins with `UNDER`; `Superseded` where it went no further."""
         given = (lease_key, *keys, lease.holder, str(lease.number), *arguments)
-        answer = int(await self._call(what, methodcaller("eval", script, 1 + len(keys), *given)))
+        answer = int(
+            await self._server.call(what, methodcaller("eval", script, 1 + len(keys), *given))
+        )
         if answer < 0:
             raise Superseded(f"{lease_key} is held by another one")
         return answer
@@ -320,101 +264,10 @@ class RedisStore:
     async def _sizes(self, keys: Sequence[str]) -> list[int]:
         if len(keys) * CHUNK_BYTES <= PIPELINE_BYTES:
             return [CHUNK_BYTES] * len(keys)
-        sizes: list[int] = await self._piped("get_many", [("strlen", key) for key in keys])
+        sizes: list[int] = await self._server.call_together(
+            "get_many", [("strlen", key) for key in keys]
+        )
         return sizes
-
-    async def _piped(self, what: str, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Replies of commands that are sent together, without a transaction."""
-
-        async def act(client: Redis) -> list[Any]:
-            async with client.pipeline(transaction=False) as pipe:
-                for name, *arguments in commands:
-                    methodcaller(name, *arguments)(pipe)
-                replies: list[Any] = await pipe.execute()
-                return replies
-
-        return await self._call(what, act)
-
-    async def _call(
-        self, what: str, act: Callable[[Redis], Awaitable[T]], timeout_s: float | None = None
-    ) -> T:
-        """Do one thing, again after a lost connection, within the time-out."""
-        timeout_s = CALL_S if timeout_s is None else timeout_s
-        last: object = "no answer"
-        try:
-            async with asyncio.timeout(timeout_s):
-                while True:
-                    try:
-                        return await self._attempt(act)
-                    except (AuthenticationError, AuthorizationError) as error:
-                        raise SetupError(f"store at {self.shown}: {error}") from None
-                    except (RedisConnectionError, RedisTimeoutError, OSError) as error:
-                        last = error
-                    except RuntimeError as error:
-                        if _CLOSED_TEXT not in str(error):
-                            raise
-                        last = error
-                    except ResponseError as error:
-                        text = f"{type(error).__name__}: {error}"
-                        if isinstance(error, _TEMPORARY_ERRORS) or _TEMPORARY_TEXT.search(
-                            str(error)
-                        ):
-                            raise RetryLater(
-                                f"store at {self.shown}, {what}: {text}{_remedy(error)}"
-                            ) from None
-                        raise SetupError(f"store at {self.shown}, {what}: {text}") from None
-                    except RedisError as error:
-                        raise SetupError(f"store at {self.shown}, {what}: {error}") from None
-                    await asyncio.sleep(AGAIN_S)
-        except TimeoutError:
-            raise RetryLater(
-                f"store at {self.shown}, {what}: no answer within {timeout_s:g} s; last: {last}"
-            ) from None
-
-    async def _attempt(self, act: Callable[[Redis], Awaitable[T]]) -> T:
-        """Do it once, and let no cancellation be lost meanwhile.
-
-        The library sends with `asyncio.wait_for`, which before Python 3.12 drops one that comes when all is sent.
-        Whoever cancelled, or a time-out around this, would wait for ever.
-        """
-        task = asyncio.current_task()
-        assert task is not None
-        before = task.cancelling()
-        try:
-            return await act(self._client)
-        finally:
-            if task.cancelling() > before:
-                raise asyncio.CancelledError
-
-
-def _resetting(kind: type[AbstractConnection]) -> type[AbstractConnection]:
-    """Connections of a kind that end with a reset.
-
-    Closed in order, the system goes on to deliver what was written, for minutes: a record that was given up while the
-    network was down would come after the one that was written since.
-    """
-
-    class Resetting(kind):  # type: ignore[misc, valid-type]
-        async def _connect(self) -> None:
-            await super()._connect()
-            sock = self._writer.get_extra_info("socket")
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-        async def disconnect(self, *arguments: Any, **named: Any) -> None:
-            if self._writer is not None:  # closed, it would first send what waits
-                self._writer.transport.abort()
-            await super().disconnect(*arguments, **named)
-
-    return Resetting
-
-
-def _remedy(error: ResponseError) -> str:
-    """What to do about a reply that heals without a change of ours, for people; empty where it says so itself."""
-    if isinstance(error, OutOfMemoryError):
-        return " - raise its maxmemory, or free some: elps kill removes a job's checkpoints"
-    if "MISCONF" in str(error):
-        return " - free space on its disk; it takes writes again by itself"
-    return ""
 
 
 def _raw(value: bytes | memoryview) -> bytes | memoryview:

@@ -9,17 +9,18 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import msgspec
-import orjson
 import structlog
 
 from elps.contracts import topology
+from elps.contracts.answers import Explanation
 from elps.contracts.codec import MAX_MESSAGE_BYTES, decode, encode
 from elps.contracts.errors import InvalidDocument, RetryLater
 from elps.contracts.ids import JobId
-from elps.contracts.messages import Answer, IterationTimings, JobCommand, Query, Reply
+from elps.contracts.requests import Answer, JobCommand, Query, Reply
 from elps.contracts.state import JobRecord
+from elps.contracts.telemetry import IterationTimings
 from elps.messaging.port import Bus, Delivery
-from elps.monitor import queries, views
+from elps.monitor import queries
 from elps.monitor.core import intake
 from elps.monitor.core.forwarding import timings_of
 from elps.monitor.core.state import State
@@ -129,10 +130,10 @@ class Desk:
 
         Raises `UnknownJob`, and `RetryLater` when the store must be asked and is away, or takes long.
         """
-        return orjson.dumps(await self.ask(query))
+        return encode(await self.ask(query))
 
     async def ask(self, query: Query) -> Any:
-        """The answer as plain values; see `answer`."""
+        """The answer, of the type in `elps.contracts.answers`; see `answer`."""
         if query.job is not None and query.what != "events":
             known = self.state.jobs.get(query.job)
             fresh = query.what == "job" and self.store_problem is None
@@ -147,14 +148,14 @@ class Desk:
             return await self._explain(query)
         return queries.ask(self.state, query, self.clock.monotonic(), self.around)
 
-    async def _explain(self, query: Query) -> views.ExplanationView:
+    async def _explain(self, query: Query) -> Explanation:
         """What only the scheduler knows."""
         assert query.job is not None
         body = encode(JobCommand(job=query.job))
         reply = decode(await self.bus.request(topology.JOBS, topology.EXPLAIN, body), Reply)
         if not reply.ok:
             raise queries.UnknownJob(query.job)
-        return {"job": query.job, "lines": list(reply.lines)}
+        return Explanation(job=query.job, lines=reply.lines)
 
     @property
     def around(self) -> Surroundings:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from elps.contracts.answers import Health, Part, Status
 from elps.contracts.messages import AgentBeat, SchedulerBeat, ShardBeat
-from elps.monitor import views
 from elps.monitor.core.members import Members, Roster
 from elps.monitor.core.state import State
 
@@ -25,7 +25,7 @@ class Surroundings:
     """When the monitor began to listen, on its monotonic clock."""
 
 
-def health(state: State, now_s: float, around: Surroundings) -> views.HealthView:
+def health(state: State, now_s: float, around: Surroundings) -> Health:
     """Whether broker, store and every kind of member are there, and of one version."""
     members = state.members
     parts = {
@@ -36,8 +36,8 @@ def health(state: State, now_s: float, around: Surroundings) -> views.HealthView
         "workers": _roster("agent", members.agents, now_s),
         "versions": _versions(state, now_s, around.version),
     }
-    status = "ok" if all(part["status"] == "ok" for part in parts.values()) else "degraded"
-    return {"status": status, "parts": parts, "version": around.version}
+    whole = all(part.status == "ok" for part in parts.values())
+    return Health(status="ok" if whole else "degraded", parts=parts, version=around.version)
 
 
 def staleness(state: State, now_s: float, around: Surroundings) -> str:
@@ -60,17 +60,14 @@ def _broker(around: Surroundings) -> str:
     return around.blocked or "connected" if around.broker else "not reachable"
 
 
-def _part(ok: bool, detail: str, count: int | None = None) -> views.PartView:
-    return {
-        "status": "ok" if ok else "degraded",
-        "detail": detail,
-        "count": int(ok) if count is None else count,
-    }
+def _part(ok: bool, detail: str, count: int | None = None) -> Part:
+    status: Status = "ok" if ok else "degraded"
+    return Part(status=status, detail=detail, count=int(ok) if count is None else count)
 
 
 def _roster(
     kind: str, roster: Roster[ShardBeat] | Roster[AgentBeat] | Roster[SchedulerBeat], now_s: float
-) -> views.PartView:
+) -> Part:
     there, lost = 0, []
     for member, liveness, heard_s in roster.listed(now_s):
         if liveness != "lost":
@@ -83,17 +80,17 @@ def _roster(
     return _part(there > 0, f"{there} there" if there else f"no {kind} has been heard", there)
 
 
-def _schedulers(members: Members, now_s: float) -> views.PartView:
+def _schedulers(members: Members, now_s: float) -> Part:
     """The one in charge, and those that stand by; one that is gone is told of, and nothing is wrong for it."""
     part = _roster("scheduler", members.schedulers, now_s)
     standing_by = _roster("standby", members.standbys, now_s)
     if not len(members.standbys):
         return part
-    detail = f"{part['detail']}, standby: {standing_by['detail']}"
-    return _part(part["status"] == "ok", detail, part["count"])
+    detail = f"{part.detail}, standby: {standing_by.detail}"
+    return _part(part.status == "ok", detail, part.count)
 
 
-def _versions(state: State, now_s: float, own: str) -> views.PartView:
+def _versions(state: State, now_s: float, own: str) -> Part:
     found: dict[str, list[str]] = {own: ["monitor"]}
     for kind, roster in (
         ("scheduler", state.members.schedulers),

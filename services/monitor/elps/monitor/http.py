@@ -6,7 +6,7 @@ import hmac
 from importlib.resources import files
 from typing import Annotated, Any
 
-import orjson
+import msgspec
 import structlog
 from fastapi import Depends, FastAPI, Header, Path, Request, Response
 from fastapi import Query as Parameter
@@ -16,10 +16,12 @@ from fastapi.routing import APIRouter
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
+from elps.contracts import answers, state, telemetry
+from elps.contracts.codec import encode
 from elps.contracts.errors import ElpsError, InvalidDocument, RetryLater
 from elps.contracts.ids import ID_PATTERN
-from elps.contracts.messages import Query
-from elps.monitor import views
+from elps.contracts.requests import Query
+from elps.contracts.schema import component_schemas
 from elps.monitor.core.intake import MAX_EVENT_ID, MAX_ITERATION, MAX_LIMIT, check_query
 from elps.monitor.desk import Desk
 from elps.monitor.health import health
@@ -56,19 +58,36 @@ CSP = (
 )
 
 _FRESH = {"Cache-Control": "no-store"}
-_DENIED: dict[int | str, dict[str, Any]] = {
-    401: {"model": views.Problem, "description": "The token is missing or wrong"},
-}
-_BAD: dict[int | str, dict[str, Any]] = {
-    422: {"model": views.Problem, "description": "A parameter is out of range"},
-}
-_NO_JOB: dict[int | str, dict[str, Any]] = {
-    404: {"model": views.Problem, "description": "There is no such job"},
-    503: {
-        "model": views.Problem,
-        "description": "The store or the scheduler must be asked and does not answer",
-    },
-}
+Answers = dict[int | str, dict[str, Any]]
+
+
+def _answers(status: int, kind: type[msgspec.Struct], about: str = "") -> Answers:
+    """What the description says of a route's answers with this status."""
+    schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
+    described = {"description": about} if about else {}
+    return {status: {"content": {"application/json": {"schema": schema}}} | described}
+
+
+_DENIED = _answers(401, answers.Problem, "The token is missing or wrong")
+_BAD = _answers(422, answers.Problem, "A parameter is out of range")
+_NO_JOB = _answers(404, answers.Problem, "There is no such job") | _answers(
+    503, answers.Problem, "The store or the scheduler must be asked and does not answer"
+)
+
+
+class Described(FastAPI):
+    """Knows the types of the answers, which FastAPI does not."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The description of all routes."""
+        found = super().openapi()
+        kinds = [kind for kind in vars(answers).values() if isinstance(kind, type(msgspec.Struct))]
+        schemas = component_schemas(kinds, (answers, state, telemetry))
+        for schema in schemas.values():  # here nothing is left out
+            if "properties" in schema:
+                schema["required"] = list(schema["properties"])
+        found.setdefault("components", {})["schemas"] = schemas
+        return found
 
 
 class Authority:
@@ -95,7 +114,7 @@ class Authority:
 
 def build(desk: Desk, settings: Settings, readers: Readers) -> FastAPI:
     """The application; `desk` answers, `readers` stream events."""
-    app = FastAPI(
+    app = Described(
         title="elps monitor",
         version=desk.version,
         description="Jobs, iterations, workers, shards and health of one elps stack. Read only.",
@@ -119,37 +138,37 @@ def _questions(api: APIRouter, desk: Desk) -> None:
         check_query(query)
         return _json(await desk.answer(query))
 
-    @api.get("/api/jobs", response_model=views.JobsView)
+    @api.get("/api/jobs", responses=_answers(200, answers.Jobs))
     async def jobs(limit: Limit = 1000) -> Response:
         """All jobs that are not ended, and the newest that are, in the order of their arrival."""
         return await answer(Query(what="jobs", limit=limit))
 
-    @api.get("/api/jobs/{job}", response_model=views.JobDetail, responses=_NO_JOB)
+    @api.get("/api/jobs/{job}", responses=_answers(200, answers.JobDetail) | _NO_JOB)
     async def job(job: JobPath) -> Response:
         """One job, with its document."""
         return await answer(Query(what="job", job=job))
 
-    @api.get("/api/jobs/{job}/explain", response_model=views.ExplanationView, responses=_NO_JOB)
+    @api.get("/api/jobs/{job}/explain", responses=_answers(200, answers.Explanation) | _NO_JOB)
     async def explain(job: JobPath) -> Response:
         """Why a job has what it has, and what would bring it more; the scheduler is asked."""
         return await answer(Query(what="explain", job=job))
 
-    @api.get("/api/jobs/{job}/iterations", response_model=views.IterationsView, responses=_NO_JOB)
+    @api.get("/api/jobs/{job}/iterations", responses=_answers(200, answers.Iterations) | _NO_JOB)
     async def iterations(job: JobPath, since: Since = 0, limit: Limit = 1000) -> Response:
         """Finished iterations with each worker's times; go on with `since` = `next`."""
         return await answer(Query(what="iterations", job=job, since=since, limit=limit))
 
-    @api.get("/api/jobs/{job}/logs", response_model=views.LogsView, responses=_NO_JOB)
+    @api.get("/api/jobs/{job}/logs", responses=_answers(200, answers.Output) | _NO_JOB)
     async def logs(job: JobPath, since: Since = 0, limit: Limit = 1000) -> Response:
         """What the job's trainers printed; go on with `since` = `next`."""
         return await answer(Query(what="logs", job=job, since=since, limit=limit))
 
-    @api.get("/api/workers", response_model=views.WorkersView)
+    @api.get("/api/workers", responses=_answers(200, answers.Workers))
     async def workers() -> Response:
         """All worker agents with their trainers."""
         return await answer(Query(what="workers"))
 
-    @api.get("/api/shards", response_model=views.ShardsView)
+    @api.get("/api/shards", responses=_answers(200, answers.Shards))
     async def shards() -> Response:
         """All shards with the jobs that they take part in."""
         return await answer(Query(what="shards"))
@@ -157,15 +176,11 @@ def _questions(api: APIRouter, desk: Desk) -> None:
 
 def _flows(api: APIRouter, desk: Desk, readers: Readers) -> None:
     """What is no question: events as they come, and the scrape."""
-    described: dict[int | str, dict[str, Any]] = {
-        200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
-        503: {"model": views.Problem, "description": "Too many readers, or the store takes long"},
-    }
-    late: dict[int | str, dict[str, Any]] = {
-        503: {"model": views.Problem, "description": "The store takes long"}
-    }
+    stream: Answers = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+    stream |= _answers(503, answers.Problem, "Too many readers, or the store takes long")
+    late = _answers(503, answers.Problem, "The store takes long")
 
-    @api.get("/api/events", response_class=StreamingResponse, responses=described)
+    @api.get("/api/events", response_class=StreamingResponse, responses=stream)
     async def events(job: JobFilter = None, last_event_id: LastEvent = None) -> Response:
         """What happens to jobs, as server-sent events from now on, or from after `Last-Event-ID` on.
 
@@ -173,10 +188,10 @@ def _flows(api: APIRouter, desk: Desk, readers: Readers) -> None:
         """
         check_query(Query(what="events", job=job))
         await desk.read_events()
-        stream = readers.open(last_event_id, job)
-        return StreamingResponse(stream, headers=_FRESH, media_type="text/event-stream")
+        events = readers.open(last_event_id, job)
+        return StreamingResponse(events, headers=_FRESH, media_type="text/event-stream")
 
-    @api.get("/api/events/recent", response_model=views.EventsView, responses=late)
+    @api.get("/api/events/recent", responses=_answers(200, answers.Events) | late)
     async def recent(job: JobFilter = None, after: After = "", limit: Limit = 1000) -> Response:
         """Events that the monitor holds, from the oldest or from after one that was seen on.
 
@@ -196,32 +211,26 @@ def _flows(api: APIRouter, desk: Desk, readers: Readers) -> None:
 
 def _open_to_all(app: FastAPI, desk: Desk, authority: Authority) -> None:
     """What needs no token: a bare health status, and the page, which holds no data."""
-    described: dict[int | str, dict[str, Any]] = {
-        503: {"model": views.HealthView, "description": "A part of the stack is missing"}
-    }
+    described = _answers(200, answers.Health)
+    described |= _answers(503, answers.Health, "A part of the stack is missing")
 
     def told(whole: bool) -> Response:
         report = health(desk.state, desk.clock.monotonic(), desk.around)
         if not whole:
-            report["parts"] = {}
-        return _json(orjson.dumps(report), 200 if report["status"] == "ok" else 503)
+            report = msgspec.structs.replace(report, parts={})
+        return _json(encode(report), 200 if report.status == "ok" else 503)
 
     if authority.dependencies:
         extra: dict[str, Any] = {"security": [{}]}  # beside the token: without it less is told
 
-        @app.get(
-            "/healthz",
-            response_model=views.HealthView,
-            responses=described,
-            openapi_extra=extra,
-        )
+        @app.get("/healthz", responses=described, openapi_extra=extra)
         async def healthz(shown: Shown) -> Response:
             """Whether the whole stack is there: 200 or 503. Without the token only that is told."""
             return told(authority.accepts(shown))
 
     else:
 
-        @app.get("/healthz", response_model=views.HealthView, responses=described)
+        @app.get("/healthz", responses=described)
         async def bare_healthz() -> Response:
             """Whether the whole stack is there: 200 or 503."""
             return told(True)
@@ -240,7 +249,7 @@ def _json(body: bytes, status: int = 200) -> Response:
 
 
 def _problem(status: int, reason: str, headers: Any = None) -> Response:
-    return Response(orjson.dumps({"reason": reason}), status, headers, "application/json")
+    return Response(encode(answers.Problem(reason=reason)), status, headers, "application/json")
 
 
 def _explain_errors(app: FastAPI) -> None:

@@ -13,8 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from elps.contracts.messages import IterationRow, WorkerTiming
 from elps.contracts.state import JobState
+from elps.contracts.telemetry import IterationRow, WorkerTiming
 from elps.monitor.core.jobs import Job
 from elps.monitor.desk import Desk
 from elps.monitor.health import health
@@ -70,8 +70,8 @@ class Metrics(Collector):
         up = GaugeMetricFamily(
             "elps_part_up", "Whether a part of the stack is there", labels=["part"]
         )
-        for name, part in health(desk.state, now_s, desk.around)["parts"].items():
-            up.add_metric([name], part["status"] == "ok")
+        for name, part in health(desk.state, now_s, desk.around).parts.items():
+            up.add_metric([name], part.status == "ok")
         yield up
         members = GaugeMetricFamily(
             "elps_members", "Processes by kind and liveness", labels=["kind", "liveness"]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypedDict, cast
+from typing import Any
 
 import msgspec
 
+from elps.contracts import answers
+from elps.contracts.answers import JobDetail, JobSummary
 from elps.contracts.errors import ElpsError
-from elps.contracts.messages import AgentBeat, Query, WorkerTiming
-from elps.contracts.state import JobState
+from elps.contracts.messages import TrainerStatus
+from elps.contracts.requests import Query
+from elps.contracts.state import JobState, Pinned
+from elps.contracts.telemetry import IterationRow, WorkerTiming
 from elps.contracts.texts import shortened
-from elps.monitor import views
 from elps.monitor.core.jobs import Job, led_by
 from elps.monitor.core.state import State
 from elps.monitor.health import Surroundings, health, staleness
@@ -60,77 +63,69 @@ def ask(state: State, query: Query, now_s: float, around: Surroundings) -> Any:
             return health(state, now_s, around)
 
 
-def jobs(state: State, limit: int, stale: str = "", store_problem: str = "") -> views.JobsView:
+def jobs(state: State, limit: int, stale: str = "", store_problem: str = "") -> answers.Jobs:
     """The list of jobs; when there are more than `limit` the oldest ended ones are left out."""
     listed = state.jobs.newest(min(limit, MAX_JOBS_LISTED))
-    return {
-        "jobs": [
-            _job(job, _reason(state, job, store_problem), LIST_REASON_CHARACTERS) for job in listed
-        ],
-        "total": len(state.jobs),
-        "stale": stale,
-    }
+    summaries = [
+        _job(job, shortened(_reason(state, job, store_problem), LIST_REASON_CHARACTERS))
+        for job in listed
+    ]
+    return answers.Jobs(jobs=summaries, total=len(state.jobs), stale=stale)
 
 
-def job(state: State, job_id: str, stale: str = "", store_problem: str = "") -> views.JobDetail:
+def job(state: State, job_id: str, stale: str = "", store_problem: str = "") -> JobDetail:
     """One job, with its document and its life. Raises `UnknownJob`."""
     found = _find(state, job_id)
     document = msgspec.to_builtins(found.record.document) if found.record is not None else {}
     dismissed = dict(found.hosted.dismissed) if found.hosted is not None and _is_led(found) else {}
-    changes = found.record.changes if found.record is not None else []
-    detail = {
-        **_job(found, _reason(state, found, store_problem), None),
-        "document": _without_secrets(document),
-        "dismissed": dismissed,
-        "changes": msgspec.to_builtins(changes),
-        "stale": stale,
-    }
-    return cast(views.JobDetail, detail)
+    return JobDetail(
+        **msgspec.structs.asdict(_job(found, _reason(state, found, store_problem))),
+        document=_without_secrets(document),
+        dismissed={str(worker): why for worker, why in dismissed.items()},
+        changes=found.record.changes if found.record is not None else [],
+        stale=stale,
+    )
 
 
-def iterations(state: State, job_id: str, since: int, limit: int) -> views.IterationsView:
+def iterations(state: State, job_id: str, since: int, limit: int) -> answers.Iterations:
     """Finished iterations from number `since` on. Raises `UnknownJob`."""
     history = _find(state, job_id).history
-    rows: list[views.IterationView] = []
+    rows: list[IterationRow] = []
     after, cells, more = since, 0, False
     for row in history.rows.since(since):
         cells += 1 + len(row.workers)
         if len(rows) >= limit or (rows and cells > ANSWER_CELLS):
             more = True
             break
-        rows.append(msgspec.to_builtins(row))
+        rows.append(row)
         after = row.iteration + 1
-    evaluations = [
-        msgspec.to_builtins(e)
-        for e in history.evaluations.since(since)
-        if not more or e.iteration < after
-    ]
-    return {"job": job_id, "rows": rows, "evaluations": evaluations, "next": after, "more": more}
+    told = [e for e in history.evaluations.since(since) if not more or e.iteration < after]
+    return answers.Iterations(job=job_id, rows=rows, evaluations=told, next=after, more=more)
 
 
-def logs(state: State, job_id: str, since: int, limit: int) -> views.LogsView:
+def logs(state: State, job_id: str, since: int, limit: int) -> answers.Output:
     """Lines of a job's trainers from number `since` on. Raises `UnknownJob`."""
     _find(state, job_id)
     log = state.logs.get(job_id)
     chosen = log.since(since, limit, ANSWER_LOG_BYTES)
     after = chosen[-1].n + 1 if chosen else min(since, log.next)
-    return {
-        "job": job_id,
-        "lines": [
-            {"n": line.n, "worker": line.worker, "at": line.at, "text": line.text}
+    return answers.Output(
+        job=job_id,
+        lines=[
+            answers.LogLine(n=line.n, worker=line.worker, at=line.at, text=line.text)
             for line in chosen
         ],
-        "next": after,
-        "more": after < log.next,
-        "oldest": log.lines[0].n if log.lines else log.next,
-    }
+        next=after,
+        more=after < log.next,
+        oldest=log.lines[0].n if log.lines else log.next,
+    )
 
 
-def events(state: State, job_id: str | None, after: str, limit: int) -> views.EventsView:
+def events(state: State, job_id: str | None, after: str, limit: int) -> answers.Events:
     """Events, of one job or of all, from after the one named `after` on; without it from the oldest on."""
     feed = state.feed
     place, missed = feed.place(after) if after else (feed.oldest, False)
-    found: list[views.EventView] = []
+    found: list[answers.Event] = []
     size, more, following = 0, False, after
     for event in feed.since(place):
         if job_id is None or event.job == job_id:
@@ -138,66 +133,66 @@ def events(state: State, job_id: str | None, after: str, limit: int) -> views.Ev
             if len(found) >= limit or (found and size > ANSWER_LOG_BYTES):
                 more = True
                 break
-            found.append(msgspec.to_builtins(event))
+            found.append(event)
         following = event.id
-    return {"events": found, "next": following, "more": more, "missed": missed}
+    return answers.Events(events=found, next=following, more=more, missed=missed)
 
 
-def workers(state: State, now_s: float) -> views.WorkersView:
+def workers(state: State, now_s: float) -> answers.Workers:
     """All worker agents with their trainers."""
-    listed: list[views.AgentView] = []
+    listed: list[answers.Agent] = []
     for member, liveness, heard_s in state.members.agents.listed(now_s):
         beat = member.beat
-        trainers = [_trainer(state, beat, i) for i in range(len(beat.trainers))]
+        trainers = [_trainer(state, trainer) for trainer in beat.trainers]
         listed.append(
-            {
-                "agent": beat.agent,
-                "liveness": liveness,
-                "heard_s": round(heard_s, 3),
-                "host": beat.host,
-                "pid": beat.pid,
-                "slots": beat.slots,
-                "used": sum(t["state"] != "exited" for t in trainers),
-                "rss_bytes": beat.rss_bytes,
-                "version": beat.version,
-                "trainers": trainers,
-            }
+            answers.Agent(
+                agent=beat.agent,
+                liveness=liveness,
+                heard_s=round(heard_s, 3),
+                host=beat.host,
+                pid=beat.pid,
+                slots=beat.slots,
+                used=sum(t.state != "exited" for t in trainers),
+                rss_bytes=beat.rss_bytes,
+                version=beat.version,
+                trainers=trainers,
+            )
         )
-    return {"workers": listed}
+    return answers.Workers(workers=listed)
 
 
-def shards(state: State, now_s: float) -> views.ShardsView:
+def shards(state: State, now_s: float) -> answers.Shards:
     """All shards with the jobs that they take part in."""
-    listed: list[views.ShardView] = []
+    listed: list[answers.Shard] = []
     for member, liveness, heard_s in state.members.shards.listed(now_s):
         beat = member.beat
-        hosted: list[views.HostedView] = [
-            {
-                "job": h.job,
-                "leads": h.leads,
-                "phase": h.phase if h.leads else None,
-                "term": h.term.number,
-                "bytes_held": h.bytes_held,
-            }
+        hosted = [
+            answers.Hosted(
+                job=h.job,
+                leads=h.leads,
+                phase=h.phase if h.leads else None,
+                term=h.term.number,
+                bytes_held=h.bytes_held,
+            )
             for h in beat.jobs
         ]
         listed.append(
-            {
-                "shard": beat.shard,
-                "liveness": liveness,
-                "heard_s": round(heard_s, 3),
-                "host": beat.host,
-                "pid": beat.pid,
-                "data_host": beat.data_host,
-                "data_port": beat.data_port,
-                "slots": beat.slots,
-                "used": len(beat.jobs),
-                "rss_bytes": beat.rss_bytes,
-                "version": beat.version,
-                "jobs": hosted,
-            }
+            answers.Shard(
+                shard=beat.shard,
+                liveness=liveness,
+                heard_s=round(heard_s, 3),
+                host=beat.host,
+                pid=beat.pid,
+                data_host=beat.data_host,
+                data_port=beat.data_port,
+                slots=beat.slots,
+                used=len(beat.jobs),
+                rss_bytes=beat.rss_bytes,
+                version=beat.version,
+                jobs=hosted,
+            )
         )
-    return {"shards": listed}
+    return answers.Shards(shards=listed)
 
 
 # --- parts of the answers ---
@@ -239,87 +234,68 @@ def _reason(state: State, found: Job, store_problem: str) -> str:
     )
 
 
-def _job(found: Job, reason: str, reason_characters: int | None) -> views.JobView:
+def _job(found: Job, reason: str) -> JobSummary:
     record, progress, state = found.record, found.progress, found.state
     allocation = record.allocation if record is not None else None
+    pinned = record.pinned if record is not None else Pinned()
     led = found.hosted if _is_led(found) else None
     samples_per_s, iteration_s = found.history.rate() if state in _MOVING else (None, None)
     metrics, metrics_iteration = progress.metrics, progress.metrics_iteration
     newest = found.history.evaluations.last
     if newest is not None and (metrics_iteration is None or newest.iteration > metrics_iteration):
         metrics, metrics_iteration = newest.metrics, newest.iteration
+    ready: list[str] = [*led.ready] if led is not None else []
     if allocation is not None:
-        shard_ids = [str(shard) for shard in allocation.shards]
+        shard_ids: list[str] = [*allocation.shards]
     else:
         shard_ids = [found.leader] if led is not None and found.leader is not None else []
-    return {
-        "id": found.id,
-        "state": state.value,
-        "reason": reason if reason_characters is None else shortened(reason, reason_characters),
-        "phase": led.phase if led is not None else None,
-        "task": record.document.task if record is not None else "",
-        "group": record.document.group if record is not None else "",
-        "iteration": progress.iteration,
-        "iterations": progress.iterations,
-        "passes": progress.passes,
-        "samples": progress.samples,
-        "loss": _loss(found),
-        "metrics": metrics,
-        "metrics_iteration": metrics_iteration,
-        "samples_per_s": _figure(samples_per_s),
-        "time_left_s": _time_left(found, iteration_s),
-        "workers": sorted(allocation.workers)
-        if allocation is not None
-        else list(led.ready)
-        if led is not None
-        else [],
-        "ready": list(led.ready) if led is not None else [],
-        "shards": shard_ids,
-        "leader": shard_ids[0] if shard_ids else None,
-        **_size(found),
-        "moving": led.moving if led is not None else "",
-        "replicas": led.replicas if led is not None else "",
-        "holders": list(led.holders) if led is not None else [],
-        "submitted_at": record.submitted_at if record is not None else None,
-        "fed_at": record.fed_at if record is not None else None,
-        "changed_at": record.changed_at if record is not None else None,
-        "started_at": record.started_at if record is not None else None,
-        "ended_at": record.ended_at if record is not None else None,
-        "training_s": progress.training_s,
-        "checkpoint": progress.checkpoint,
-        "skipped_samples": progress.skipped_samples,
-        "redone_iterations": progress.redone_iterations,
-        "plan": led.plan if led is not None else 0,
-        "batches": led.batches if led is not None else 0,
-        "shares": {str(w): n for w, n in led.shares.items()} if led is not None else {},
-        "shares_reason": led.shares_reason if led is not None else "",
-        "term": record.terms if record is not None else led.term.number if led is not None else 0,
-        "loss_curve": [
+    targets = (allocation.targets or allocation.shards) if allocation is not None else []
+    return JobSummary(
+        id=found.id,
+        state=state,
+        reason=reason,
+        phase=led.phase if led is not None else None,
+        task=record.document.task if record is not None else "",
+        group=record.document.group if record is not None else "",
+        iteration=progress.iteration,
+        iterations=progress.iterations,
+        passes=progress.passes,
+        samples=progress.samples,
+        loss=_loss(found),
+        metrics=metrics,
+        metrics_iteration=metrics_iteration,
+        samples_per_s=_figure(samples_per_s),
+        time_left_s=_time_left(found, iteration_s),
+        workers=sorted(allocation.workers) if allocation is not None else ready,
+        ready=ready,
+        shards=shard_ids,
+        leader=shard_ids[0] if shard_ids else None,
+        targets=[*targets],
+        workers_wanted=allocation.size if allocation is not None else 0,
+        shards_wanted=(allocation.width or len(targets)) if allocation is not None else 0,
+        workers_pinned=pinned.workers,
+        shards_pinned=pinned.shards,
+        moving=led.moving if led is not None else "",
+        replicas=led.replicas if led is not None else "",
+        holders=[*led.holders] if led is not None else [],
+        submitted_at=record.submitted_at if record is not None else None,
+        fed_at=record.fed_at if record is not None else None,
+        changed_at=record.changed_at if record is not None else None,
+        started_at=record.started_at if record is not None else None,
+        ended_at=record.ended_at if record is not None else None,
+        training_s=progress.training_s,
+        checkpoint=progress.checkpoint,
+        skipped_samples=progress.skipped_samples,
+        redone_iterations=progress.redone_iterations,
+        plan=led.plan if led is not None else 0,
+        batches=led.batches if led is not None else 0,
+        shares={str(w): n for w, n in led.shares.items()} if led is not None else {},
+        shares_reason=led.shares_reason if led is not None else "",
+        term=record.terms if record is not None else led.term.number if led is not None else 0,
+        loss_curve=[
             (row.iteration, _figure(row.loss)) for row in found.history.rows.curve(CURVE_POINTS)
         ],
-    }
-
-
-class _Size(TypedDict):
-    targets: list[str]
-    workers_wanted: int
-    shards_wanted: int
-    workers_pinned: int | None
-    shards_pinned: int | None
-
-
-def _size(found: Job) -> _Size:
-    """What the job shall have, beside what it has."""
-    record = found.record
-    allocation = record.allocation if record is not None else None
-    targets = (allocation.targets or allocation.shards) if allocation is not None else []
-    return {
-        "targets": [str(shard) for shard in targets],
-        "workers_wanted": allocation.size if allocation is not None else 0,
-        "shards_wanted": (allocation.width or len(targets)) if allocation is not None else 0,
-        "workers_pinned": record.pinned.workers if record is not None else None,
-        "shards_pinned": record.pinned.shards if record is not None else None,
-    }
+    )
 
 
 def _loss(found: Job) -> float | None:
@@ -343,28 +319,24 @@ def _time_left(found: Job, iteration_s: float | None) -> float | None:
     return _figure(min(bounds, default=None))
 
 
-def _trainer(state: State, beat: AgentBeat, i: int) -> views.TrainerView:
-    trainer = beat.trainers[i]
-    return {
-        "worker": trainer.worker,
-        "job": trainer.job,
-        "state": trainer.state,
-        "pid": trainer.pid,
-        "exit": trainer.exit,
-        "rss_bytes": trainer.rss_bytes,
-        "timing": _newest_timing(state, trainer.job, trainer.worker)
+def _trainer(state: State, trainer: TrainerStatus) -> answers.Trainer:
+    return answers.Trainer(
+        worker=trainer.worker,
+        job=trainer.job,
+        state=trainer.state,
+        pid=trainer.pid,
+        exit=trainer.exit,
+        rss_bytes=trainer.rss_bytes,
+        timing=_newest_timing(state, trainer.job, trainer.worker)
         if trainer.state == "running"
         else None,
-    }
+    )
 
 
-def _newest_timing(state: State, job_id: str, worker: str) -> views.TimingView | None:
+def _newest_timing(state: State, job_id: str, worker: str) -> WorkerTiming | None:
     found = state.jobs.get(job_id)
     last = found.history.rows.last if found is not None else None
-    if last is None:
-        return None
-    timing: WorkerTiming | None = next((t for t in last.workers if t.worker == worker), None)
-    return msgspec.to_builtins(timing) if timing is not None else None
+    return next((t for t in last.workers if t.worker == worker), None) if last is not None else None
 
 
 def _figure(value: float | None) -> float | None:

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import msgspec
 import orjson
 
+from elps.contracts.answers import Event
 from elps.contracts.errors import RetryLater
-from elps.monitor.core.feed import FeedEvent
 from elps.monitor.desk import Desk
 
 MAX_READERS = 64
@@ -64,7 +64,7 @@ class Readers:
             self.open_now -= 1
 
 
-def encode(event: FeedEvent) -> bytes:
+def encode(event: Event) -> bytes:
     """One event in the standard's form. JSON has no line breaks, and names of events have only printable letters."""
     data = orjson.dumps(msgspec.to_builtins(event))
     return b"id: %s\nevent: %s\ndata: %s\n\n" % (

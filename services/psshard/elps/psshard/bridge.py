@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from elps.contracts.errors import RetryLater
 from elps.contracts.ids import JobId
-from elps.contracts.messages import IterationRow, JobEvent
+from elps.contracts.messages import JobEvent
+from elps.contracts.telemetry import IterationRow
 from elps.psshard.core.backlog import Backlog
 from elps.storage.port import Store
 

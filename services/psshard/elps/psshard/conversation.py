@@ -17,7 +17,6 @@ from elps.psshard.core.clock import Clock
 from elps.psshard.core.commands import Command, Lend
 from elps.psshard.identity import Identity
 from elps.psshard.origin import Origin, Source
-from elps.psshard.phases import has_values
 from elps.psshard.reporting import Reporter
 from elps.psshard.trainers import Computed, Noticed, Pushed, Sums, TrainerLink, Trainers, What, read
 from elps.wire.connection import Connection
@@ -208,7 +207,7 @@ class Conversation:
             clock, epoch, trainers = lead.clock, lead.epoch, lead.trainers
             if clock is None or trainers.get(link.worker) is not link:
                 return
-            held = has_values(clock)
+            held = clock.has_values
             initialise = lead.origin.from_trainer and not held and trainers.initialiser is None
             if initialise:
                 trainers.initialiser = link.worker
@@ -249,7 +248,7 @@ class Conversation:
         with lead.lock:
             clock, epoch, who = lead.clock, lead.epoch, lead.trainers.initialiser
             link = lead.trainers.get(who) if who is not None else None
-            lacks = clock is not None and not has_values(clock)
+            lacks = clock is not None and not clock.has_values
         if link is not None and lacks:
             link.tell(Header(Kind.INITIALISE, epoch))
 
@@ -258,7 +257,7 @@ class Conversation:
         lead = self._lead
         with lead.lock:
             clock = lead.clock
-            if clock is None or epoch != lead.epoch or not has_values(clock):
+            if clock is None or epoch != lead.epoch or not clock.has_values:
                 return
             waiting = [link for link in lead.trainers.ready() if not link.admitted]
         for link in waiting:
@@ -270,7 +269,7 @@ class Conversation:
 
         def admit(clock: Clock, now: float) -> list[Command]:
             known = self._lead.trainers.get(worker) is link
-            if link.admitted or not known or not link.asking or not has_values(clock):
+            if link.admitted or not known or not link.asking or not clock.has_values:
                 return []
             link.admitted = True
             return clock.worker_ready(worker, now) + clock.asked(worker, now)

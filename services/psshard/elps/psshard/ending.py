@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from elps.contracts.epoch import Epoch, Standing, standing
 from elps.contracts.ids import PartitionId
-from elps.psshard.aside import Aside
+from elps.psshard.aside import SettingAside
 from elps.psshard.assignment import Assignment
 from elps.psshard.copies import Copies
 from elps.psshard.core.inheriting import Stock
 from elps.psshard.estate import Estate
-from elps.psshard.reports import Written
-from elps.psshard.shelf import Shelf
 
 
-class Ending(Shelf):
+class Ending(SettingAside):
     """What is here when it is not served any more is kept in an estate, until it is assigned or the job is dropped."""
 
     _assignment: Assignment | None
     _awaited: set[PartitionId]  #: partitions whose first values have not come
-    _aside: Aside | None
-    _written: Written | None
     _copies: Copies
     _estate: Estate | None
 
@@ -67,9 +63,3 @@ class Ending(Shelf):
         # The arrays go now; whoever is at work on them holds them until it is through.
         self._part = self._slab = None
         self._changed.notify_all()
-
-    def _drop_aside(self) -> None:
-        """Whoever writes it is not to rest before it sees that it is wanted no more."""
-        if self._aside is not None:
-            self._aside.hasten()
-        self._aside, self._written = None, None

@@ -18,7 +18,7 @@ import structlog
 from elps.contracts.epoch import Epoch
 from elps.contracts.errors import TaskError
 from elps.contracts.ids import JobId, PartitionId, ShardId, WorkerId
-from elps.contracts.messages import BatchPlan, DirectJob, HostedJob, HostJob, Phase
+from elps.contracts.messages import BatchPlan, DirectJob, HostJob, Phase
 from elps.contracts.texts import LOGGED_CHARACTERS, REASON_CHARACTERS, shortened
 from elps.psshard.answers import Answers
 from elps.psshard.assignment import Assignment
@@ -40,9 +40,8 @@ from elps.psshard.link import BEAT_S
 from elps.psshard.orders import Order, Orders
 from elps.psshard.origin import Origin, Source
 from elps.psshard.peers import Peers
-from elps.psshard.phases import end_of, live_phase
 from elps.psshard.reporting import Reporter
-from elps.psshard.resuming import Resuming
+from elps.psshard.showing import Showing
 from elps.psshard.ticker import Ticker
 from elps.psshard.trainers import TrainerLink, Trainers
 from elps.psshard.wave import Wave
@@ -50,13 +49,10 @@ from elps.stream.interval import Interval
 from elps.wire.connection import Connection
 from elps.wire.handshake import Refused
 
-LAGS_S = 5.0
-"""A checkpoint that is not in the store after this time is shown."""
-
 log = structlog.get_logger()
 
 
-class Lead(Resuming):
+class Lead(Showing):
     """Leads one job under one term, on the shard whose own share is `orders`."""
 
     def __init__(self, host: HostJob, me: ShardId, orders: Orders, bridge: Bridge) -> None:
@@ -251,7 +247,7 @@ class Lead(Resuming):
             case do.Fail(reason):
                 self.fail(reason)
             case do.Finish() | do.Rest():
-                self._end(*end_of(command))
+                self._end(*_end_of(command))
             case do.RollBack(interval, reason):
                 self._skip(interval)
                 self.reopen(reason, must_restore=self.reporter.progress.checkpoint is not None)
@@ -366,42 +362,9 @@ class Lead(Resuming):
         """Shards that have, or may have, something of the job; call it under the lock."""
         return self.clock.holders if self.clock is not None else self.beginning.holders
 
-    def status(self, bytes_held: int) -> HostedJob:
-        """The job as the leader's beat shows it."""
-        with self.lock:
-            clock, said, now, awake = self.clock, self._directions, time.monotonic(), self.now()
-            holders = self._holders or set(self.origin.targets)
-            phase, reason = self._ended or live_phase(
-                clock,
-                awake,
-                unreachable=self._peers.out_of_reach(now, holders),
-                beginning=self.beginning.waiting_for(),
-                from_store=self.origin.manifest is not None,
-                store_trouble=self.keeper.trouble,
-                lag=self.reporter.lag(now, LAGS_S, self.keeper.trouble),
-                pausing=said.pause_wanted,
-            )
-            if clock is not None:
-                self.reporter.follow(clock, awake)
-            return HostedJob(
-                job=self.job,
-                term=self.host.term,
-                leads=True,
-                bytes_held=bytes_held,
-                phase=phase,
-                reason=reason,
-                progress=self.reporter.progress,
-                plan=clock.plan if clock is not None else 0,
-                ready=self.trainers.admitted(),
-                dismissed=dict(self.trainers.dismissed),
-                gone=self.trainers.gone(),
-                holders=sorted(holders),
-                obeys=said.obeys,
-                unreachable=self.out_of_use(now, awake),
-                batches=said.batches.number,
-                shares=dict(said.batches.planned),
-                shares_reason=said.batches.reason,
-                moving=clock.moving if clock is not None else "",
-                replicas=clock.replicas if clock is not None else "",
-                opened=self.origin.history.opened if self.origin.history is not None else None,
-            )
+
+def _end_of(command: do.Finish | do.Rest) -> tuple[Phase, str]:
+    """Phase and reason of a job that has come to its end, or rests."""
+    if isinstance(command, do.Finish):
+        return "finished", f"{command.reason}, at iteration {command.version}"
+    return "paused", f"paused at iteration {command.version}"

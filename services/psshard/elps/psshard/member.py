@@ -12,7 +12,6 @@ import structlog
 from elps.contracts.epoch import Epoch, Standing, standing
 from elps.contracts.ids import PartitionId, ShardId, WorkerId
 from elps.contracts.job import JobDocument
-from elps.psshard.aside import Aside
 from elps.psshard.assignment import Assignment, NotHere
 from elps.psshard.block import Block, Sealed
 from elps.psshard.copies import Connect, Copies
@@ -24,7 +23,7 @@ from elps.psshard.estate import Estate
 from elps.psshard.following import Copy, Following
 from elps.psshard.live import blocks_of
 from elps.psshard.measuring import Measuring
-from elps.psshard.reports import Frozen, Missed, Progressed, Report, Trouble, Written
+from elps.psshard.reports import Frozen, Progressed, Trouble
 from elps.psshard.shelf import Shelf
 from elps.psshard.slab import Array, Slab
 from elps.psshard.voice import Voice
@@ -52,8 +51,7 @@ class Member(Ending, Working, Measuring):
         self._assignment: Assignment | None = None
         self._at: Counter[int] = Counter()  #: newest version to number of partitions, of those held
         self._awaited: set[PartitionId] = set()  #: partitions whose first values have not come
-        self._aside: Aside | None = None
-        self._written: Written | None = None  #: of `_aside`, once it is in the store
+        self._aside = self._written = None
         self._low = -1  #: version last reported
         self._copies = Copies(document)
         self._machine, self._labour = machine or Machine(), Labour()
@@ -199,52 +197,6 @@ class Member(Ending, Working, Measuring):
             if epoch == self._epoch:
                 self._called_back[worker] = max(ticket, self._called_back.get(worker, 0))
                 self._changed.notify_all()
-
-    def checkpoint(self, epoch: Epoch, version: int, *, hurry: bool = False) -> Aside | None:
-        """Begin to copy a version aside; in a hurry, whoever writes it does not rest.
-
-        None when there is nothing to begin: the epoch is stale, the copy is being written, or the version was left
-        before the leader's word came. One that was written already is reported again; as long as the partitions rest
-        at its version it is written again, since the store may have lost it.
-        """
-        again: Report | None = None
-        with self._lock:
-            if epoch != self._epoch or self._part is None or self._slab is None:
-                return None
-            known = self._aside is not None and self._aside.version == version
-            rests = self._part.rests_at(version)
-            if known and not (rests and self._written is not None):
-                again = self._written
-                if hurry and self._aside is not None:
-                    self._aside.hasten()
-            elif rests:
-                self._drop_aside()
-                steps = {p: self._part.steps(p) for p in self._part.partitions}
-                self._aside = Aside(version, steps, self._slab, hurry=hurry)
-                return self._aside
-            else:
-                again = Missed(epoch, version)
-        if again is not None:
-            self.report(again)
-        return None
-
-    def wrote(self, aside: Aside, digests: dict[PartitionId, dict[str, int]]) -> None:
-        """Every chunk of a copy is in the store."""
-        with self._lock:
-            if aside is not self._aside:
-                return
-            self._written = Written(
-                self._epoch,
-                aside.version,
-                {p: (aside.steps[p], digests[p]) for p in aside.partitions},
-            )
-            report = self._written
-        self.report(report)
-
-    def current(self, aside: Aside) -> bool:
-        """Whether a copy is still wanted."""
-        with self._lock:
-            return aside is self._aside and not self._closed
 
     # --- copies that follow -------------------------------------------------------------------------------------------
 

@@ -13,14 +13,9 @@ import msgspec
 import structlog
 
 from elps.contracts.ids import WorkerId
-from elps.contracts.messages import (
-    ExtraLeases,
-    HostJob,
-    IterationRow,
-    JobEvent,
-    WorkerTiming,
-)
+from elps.contracts.messages import HostJob, JobEvent
 from elps.contracts.state import Progress
+from elps.contracts.telemetry import ExtraLeases, IterationRow, WorkerTiming
 from elps.contracts.texts import LOGGED_CHARACTERS, REASON_CHARACTERS, shortened
 from elps.optim.schedule import factor
 from elps.psshard.bridge import Bridge

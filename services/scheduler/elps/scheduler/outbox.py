@@ -18,7 +18,8 @@ from elps.contracts import topology
 from elps.contracts.codec import encode
 from elps.contracts.errors import RetryLater
 from elps.contracts.ids import JobId
-from elps.contracts.messages import JobEvent, Reply
+from elps.contracts.messages import JobEvent
+from elps.contracts.requests import Reply
 from elps.contracts.state import JobRecord
 from elps.contracts.texts import LOGGED_CHARACTERS, shortened
 from elps.messaging.port import Bus

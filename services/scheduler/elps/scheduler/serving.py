@@ -18,18 +18,10 @@ from elps.contracts.codec import decode, encode
 from elps.contracts.epoch import Charge
 from elps.contracts.errors import InvalidDocument, RetryLater
 from elps.contracts.ids import JobId
-from elps.contracts.messages import (
-    AgentBeat,
-    IterationTimings,
-    JobCommand,
-    PolicyCommand,
-    Reply,
-    ScaleCommand,
-    SchedulerBeat,
-    ShardBeat,
-    SuspendCommand,
-)
+from elps.contracts.messages import AgentBeat, SchedulerBeat, ShardBeat
+from elps.contracts.requests import JobCommand, PolicyCommand, Reply, ScaleCommand, SuspendCommand
 from elps.contracts.state import JobRecord
+from elps.contracts.telemetry import IterationTimings
 from elps.messaging.port import Delivery, Queue, Subscription
 from elps.runtime.schedule import every
 from elps.runtime.service import Context

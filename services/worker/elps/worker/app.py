@@ -15,7 +15,8 @@ from elps.contracts import topology
 from elps.contracts.codec import decode, encode
 from elps.contracts.errors import RetryLater
 from elps.contracts.ids import parse_job_id
-from elps.contracts.messages import AgentBeat, AgentCommand, JobEvent, LogLines, StartTrainer
+from elps.contracts.messages import AgentBeat, AgentCommand, JobEvent, StartTrainer
+from elps.contracts.telemetry import LogLines
 from elps.messaging.port import Delivery, Handler, Queue, Subscription
 from elps.runtime.emulating import WORKERS
 from elps.runtime.obeying import Obedience

@@ -13,6 +13,7 @@ from itertools import islice
 
 import msgspec
 
+from elps.contracts.answers import Event
 from elps.contracts.errors import InvalidDocument
 from elps.contracts.messages import JobEvent
 from elps.contracts.texts import shortened
@@ -24,44 +25,26 @@ MAX_PACKED_BYTES = 1024 * 1024
 MAX_UNPACKED_BYTES = 64 * 1024 * 1024
 
 
-class FeedEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event as readers see it: without the record."""
-
-    id: str
-    """``<run>-<n>``: what a reader sends back to go on after this event; `run` differs at each start of the monitor."""
-    job: str
-    what: str
-    at: float
-    """Unix time, s."""
-    reason: str
-    state: str | None
-    iteration: int | None
-    worker: str | None
-    metrics: dict[str, float | None]
-    term: int | None
-    """Of the leader that sent it; None: the scheduler did."""
-
-
 class Feed:
     """A ring of events, at places that are numbers: those of this run from 0 on, those of earlier ones below."""
 
     def __init__(self, run: str) -> None:
         self.run = run
-        self._events: deque[FeedEvent] = deque(maxlen=MAX_EVENTS)
+        self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self.next = 0  #: place of the event that comes next
         self._forgotten: dict[
             str, int
         ] = {}  #: jobs, and the place from which on their events are told
 
-    def add(self, event: JobEvent) -> FeedEvent:
+    def add(self, event: JobEvent) -> Event:
         """Append an event."""
-        kept = FeedEvent(
+        kept = Event(
             id=f"{self.run}-{self.next}",
             job=event.job,
             what=event.what,
             at=event.at,
             reason=shortened(event.reason, MAX_REASON_CHARACTERS),
-            state=event.state.value if event.state else None,
+            state=event.state,
             iteration=event.iteration,
             worker=event.worker,
             metrics=event.metrics,
@@ -71,7 +54,7 @@ class Feed:
         self.next += 1
         return kept
 
-    def restore(self, events: Sequence[FeedEvent]) -> None:
+    def restore(self, events: Sequence[Event]) -> None:
         """Put the events of earlier runs before those of this one, as many as the ring has room for."""
         room = MAX_EVENTS - len(self._events)
         self._events.extendleft(reversed(events[max(0, len(events) - room) :]))
@@ -108,14 +91,14 @@ class Feed:
         """Place of the oldest event in the ring."""
         return self.next - len(self._events)
 
-    def since(self, n: int) -> list[FeedEvent]:
+    def since(self, n: int) -> list[Event]:
         """Events from place `n` on, as far as the ring holds them and they are not forgotten."""
         first = max(n, self.oldest)
         found = enumerate(islice(self._events, first - self.oldest, None), first)
         return [e for place, e in found if place >= self._forgotten.get(e.job, self.oldest)]
 
 
-def pack(events: Sequence[FeedEvent]) -> bytes:
+def pack(events: Sequence[Event]) -> bytes:
     """The bytes of events, the newest of them if they are too many."""
     while True:
         body = zlib.compress(msgspec.json.encode(events), 1)
@@ -124,10 +107,10 @@ def pack(events: Sequence[FeedEvent]) -> bytes:
         events = events[len(events) // 2 :]
 
 
-def unpack(body: bytes) -> list[FeedEvent]:
+def unpack(body: bytes) -> list[Event]:
     """Read events. Raises `InvalidDocument`."""
     try:
         text = zlib.decompressobj().decompress(body, MAX_UNPACKED_BYTES)
-        return msgspec.json.decode(text, type=list[FeedEvent])
+        return msgspec.json.decode(text, type=list[Event])
     except (zlib.error, msgspec.DecodeError) as error:
         raise InvalidDocument("events kept", [str(error)]) from None

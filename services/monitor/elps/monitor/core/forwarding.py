@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from elps.contracts.ids import WorkerId
-from elps.contracts.messages import (
+from elps.contracts.telemetry import (
     ExtraLeases,
     IterationRows,
     IterationTimings,

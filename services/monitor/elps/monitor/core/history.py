@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from operator import attrgetter
 
-import msgspec
-
-from elps.contracts.messages import IterationRow
+from elps.contracts.answers import Evaluation
+from elps.contracts.telemetry import IterationRow
 from elps.monitor.core.thinned import Thinned
 
 ROWS_WHOLE = 1000
@@ -22,18 +21,6 @@ EVALUATIONS_WHOLE = 500
 EVALUATIONS_PER_LEVEL = 64
 RATE_ROWS, RATE_S = 2000, 5.0
 """Speed is the mean over the newest rows that fill so much training time: steady, yet quick to show a change."""
-
-
-class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """One evaluation on held-out samples."""
-
-    iteration: int
-    """Iterations that the evaluated parameters have behind them."""
-    at: float
-    """Unix time, s."""
-    metrics: dict[str, float | None]
-    term: int = 0
-    """Of the leader that told it; 0: it did not say."""
 
 
 class History:

@@ -9,16 +9,10 @@ from elps.contracts import beats
 from elps.contracts.codec import decode
 from elps.contracts.errors import InvalidDocument
 from elps.contracts.ids import id_problem, parse_job_id
-from elps.contracts.messages import (
-    IterationRow,
-    IterationRows,
-    JobEvent,
-    MemberMessage,
-    Query,
-    ShardBeat,
-    TelemetryMessage,
-)
+from elps.contracts.messages import JobEvent, MemberMessage, ShardBeat
+from elps.contracts.requests import Query
 from elps.contracts.state import JobRecord
+from elps.contracts.telemetry import IterationRow, IterationRows, TelemetryMessage
 
 MAX_ITERATION = 2**53
 MAX_WORKERS = 4096

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from elps.contracts.answers import Evaluation
 from elps.contracts.epoch import Term
 from elps.contracts.ids import JobId
-from elps.contracts.messages import HostedJob, IterationRow, JobEvent
+from elps.contracts.messages import HostedJob, JobEvent
 from elps.contracts.state import JobRecord, JobState, Progress
-from elps.monitor.core.history import Evaluation, History
+from elps.contracts.telemetry import IterationRow
+from elps.monitor.core.history import History
 
 KEEP_ENDED = 500
 """Ended jobs kept ready; older ones are read from the store when someone asks."""

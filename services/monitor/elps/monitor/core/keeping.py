@@ -17,9 +17,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from elps.contracts.answers import Evaluation
 from elps.contracts.errors import InvalidDocument
-from elps.contracts.messages import IterationRow
-from elps.monitor.core.history import Evaluation, History
+from elps.contracts.telemetry import IterationRow
+from elps.monitor.core.history import History
 
 PIECE_ROWS = 16
 """Rows of a piece of the newest level: with 200 workers half a MiB before it is compressed."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
+from elps.contracts.answers import Liveness
 from elps.contracts.messages import AgentBeat, MemberMessage, SchedulerBeat, ShardBeat
 
 FORGET_S = 120.0
@@ -19,7 +20,6 @@ RETIRED = 8
 """Past incarnations remembered for each member."""
 
 B = TypeVar("B", ShardBeat, AgentBeat, SchedulerBeat)
-Liveness = Literal["alive", "leaving", "lost"]
 
 
 class Member(Generic[B]):

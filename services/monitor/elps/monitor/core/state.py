@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from elps.contracts.ids import JobId
-from elps.contracts.messages import (
-    IterationRows,
-    JobEvent,
-    MemberMessage,
-    SchedulerBeat,
-    ShardBeat,
-    TelemetryMessage,
-)
+from elps.contracts.messages import JobEvent, MemberMessage, SchedulerBeat, ShardBeat
 from elps.contracts.state import JobRecord
+from elps.contracts.telemetry import IterationRows, TelemetryMessage
 from elps.contracts.topology import DELETED
 from elps.monitor.core.feed import Feed
 from elps.monitor.core.jobs import Jobs

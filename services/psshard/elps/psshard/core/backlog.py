@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from elps.contracts.codec import encode
 from elps.contracts.ids import JobId
-from elps.contracts.messages import IterationRow, IterationRows
+from elps.contracts.telemetry import IterationRow, IterationRows
 
 MAX_WAITING = 150_000
 """Rows and workers' timings in them that wait for the broker, some 60 MB; beyond it the oldest rows are dropped."""

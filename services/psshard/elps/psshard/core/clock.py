@@ -32,7 +32,7 @@ from elps.psshard.core.moving import Moving
 from elps.psshard.core.relocating import Relocating
 from elps.psshard.core.replicating import Replicas
 from elps.psshard.core.rows import Rows
-from elps.psshard.core.rules import LAST_WORD_S, Rules
+from elps.psshard.core.rules import Rules
 from elps.psshard.core.saving import Saving
 from elps.psshard.core.skipping import Skipping
 from elps.psshard.core.stopping import Stopping, Trend
@@ -97,20 +97,6 @@ class Clock(Relocating):
         self._ready_since: float | None = None
         self._deaths = Deaths(rules.max_deaths)
         self._out: list[Command] = []
-
-    def go_on(self, metrics: Mapping[str, float | None]) -> None:
-        """Begin where another leader has ended: what it last evaluated may end the job already.
-
-        An evaluation that was due since, and was lost with it, is done at the version that the job is at.
-        """
-        self.judge(metrics)
-        if self.rules.last_due(self.start) > self._lending.evaluated:
-            self._lending.owed = self.start
-
-    def judge(self, metrics: Mapping[str, float | None]) -> None:
-        """What was evaluated last, before this clock began, may end the job already."""
-        if reached := self._stopping.verdict(metrics):
-            self._goal.stop(self._next_boundary(), reached)
 
     # --- workers ------------------------------------------------------------------------------------------------------
 
@@ -342,70 +328,7 @@ class Clock(Relocating):
             self.gate = self.t
             self._out.append(do.AnnounceGate(self.t))
 
-    def checkpoint_written(self, version: int, now: float) -> list[Command]:
-        """The manifest of a checkpoint is in the store."""
-        self._saving.written(version, now)
-        return self._serve(now)
-
-    def checkpoint_found(self, version: int, there: bool, now: float) -> list[Command]:
-        """It was looked for in the store; one that is not there is written again."""
-        self._saving.found(version, there, now)
-        return self._serve(now)
-
-    def checkpoint_abandoned(self, version: int, now: float) -> list[Command]:
-        """A checkpoint cannot be written any more; another is begun at the next boundary."""
-        self._saving.abandoned(version)
-        return self._serve(now)
-
-    # --- goals --------------------------------------------------------------------------------------------------------
-
-    def pause(self, now: float) -> list[Command]:
-        """Rest at the next boundary."""
-        if not self.over:
-            self._goal.pause(self._next_boundary())
-        return self._serve(now)
-
-    def resume(self, now: float) -> list[Command]:
-        """Go on; a pause that was not reached is taken back."""
-        self._goal.resume()
-        return self._serve(now)
-
-    def _next_boundary(self) -> int:
-        """The first version that no partition has left or is about to leave."""
-        version = max(self._lending.next_boundary(self.t), self._least)
-        while version <= self.gate and self._skipping.leaves_nothing(version):
-            version += 1
-        return version
-
-    def _settle(self, now: float) -> None:
-        """At the last boundary: evaluate, checkpoint, then say that the job rests or is done."""
-        if self.needs_workers:
-            return
-        self._out += self._saving.hurry()
-        if self._goal.halts(self.t):
-            if self._saving.writing is None:
-                self._stand_still()
-            return
-        if self._moving.exchanging:
-            return
-        if self._saving.lacks(self.t):
-            self._out += self._saving.begin(self.t, whatever=True)
-            return
-        if self._rows.waiting and now - self._deadlines.moved_at < LAST_WORD_S:
-            return
-        self._out += self._rows.flush()
-        ends = self.t >= self._goal.end
-        if self._goal.resting and not ends:
-            return
-        self._out += self._saving.find(self.t, now)
-        if self._saving.seeking is not None:
-            return
-        if ends:
-            self.over = True
-            self._out.append(do.Finish(self.t, self._goal.reason))
-        else:
-            self._goal.resting = True
-            self._out.append(do.Rest(self.t))
+    # --- time ---------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Command]:
         """Time passed: look at every deadline."""

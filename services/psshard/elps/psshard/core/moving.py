@@ -25,6 +25,7 @@ from itertools import count
 from elps.contracts.ids import PartitionId, ShardId
 from elps.psshard.core import commands as do
 from elps.psshard.core.commands import Command, Move
+from elps.psshard.core.copying import Wave
 from elps.psshard.core.weighing import Weighing
 
 WAVE_BYTES = 64 << 20
@@ -43,19 +44,10 @@ class Phase(Enum):
 
 
 @dataclass
-class _Wave:
-    number: int
-    moves: tuple[Move, ...]
-    at: dict[ShardId, tuple[int, int]]  #: target to (version all its copies hold, how many more)
-    progress_at: float  #: monotonic s; of the last progress, or since when there should be some
-    behind: bool = True  #: a copy has not reached the version looked at last
+class _Wave(Wave):
     phase: Phase = Phase.FOLLOWING
     awaited: set[ShardId] = field(default_factory=set)  #: have not taken the new map
     awaited_at: float | None = None  #: since when, monotonic s
-
-    def caught_up(self, version: int) -> bool:
-        """Whether all copies hold this version, or a newer one."""
-        return all(held >= version for held, _ in self.at.values())
 
 
 class Moving:
@@ -114,28 +106,23 @@ class Moving:
         if wave is None:
             out = self.weigh(version, now)
             return out + self._begin(now) if now >= self._retry_at and not self._idle else out
-        if wave.phase is Phase.FOLLOWING and wave.caught_up(max(version - 1, 0)):
+        if wave.phase is Phase.FOLLOWING and wave.holds(max(version - 1, 0)):
             wave.phase = Phase.SETTLING
         if wave.phase is Phase.EXCHANGING and wave.awaited_at is None:
             wave.awaited_at = now
-        was_behind, wave.behind = wave.behind, not wave.caught_up(version)
-        if wave.behind and not was_behind:
-            wave.progress_at = now
-        stalled = wave.behind and now - wave.progress_at > STALLED_S
-        if not stalled or wave.phase is Phase.EXCHANGING:
+        if wave.stalled_s(version, now) <= STALLED_S or wave.phase is Phase.EXCHANGING:
             return []
-        behind = ", ".join(sorted(s for s, (held, _) in wave.at.items() if held < version))
-        return self.failed(wave.number, f"the copies on {behind} make no progress", now)
+        why = f"the copies on {wave.lacking(version)} make no progress"
+        return self.failed(wave.number, why, now)
 
     def worked(self, shard: ShardId, s_per_byte: float) -> None:
         """A shard says what it works for a byte and a version."""
         self._weighing.told(shard, s_per_byte)
 
     def followed(self, shard: ShardId, wave: int, have: int, version: int, now: float) -> None:
-        """A target tells how far its copies are: all hold `version`, and `have` of them more; see `Followed`."""
-        current = self._current(wave)
-        if current is not None and shard in current.at and (version, have) > current.at[shard]:
-            current.at[shard], current.progress_at = (version, have), now
+        """See `Wave.followed`."""
+        if (current := self._current(wave)) is not None:
+            current.followed(shard, have, version, now)
 
     def failed(self, wave: int, reason: str, now: float) -> list[Command]:
         """A copy cannot go on following."""
@@ -149,7 +136,7 @@ class Moving:
     def still(self, version: int) -> list[Command]:
         """Every partition holds this version, and nobody was lent anything beyond it."""
         wave = self._wave
-        if wave is None or wave.phase is not Phase.SETTLING or not wave.caught_up(version):
+        if wave is None or wave.phase is not Phase.SETTLING or not wave.holds(version):
             return []
         before = set(self.placed.values())
         self.placed |= {move.partition: move.target for move in wave.moves}
@@ -275,8 +262,7 @@ class Moving:
             self._idle = True
             return []
         self._number = next(self._numbers)
-        at = {move.target: (-1, 0) for move in moves}
-        self._wave = _Wave(self._number, tuple(moves), at, now)
+        self._wave = _Wave(self._number, tuple(moves), now)
         return [do.Follow(self._number, self._wave.moves)]
 
     def _give_up(self, reason: str, *, count: bool = True) -> list[Command]:

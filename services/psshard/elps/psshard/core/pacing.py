@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 
 from elps.contracts.ids import JobId
-from elps.contracts.messages import IterationRow
+from elps.contracts.telemetry import IterationRow
 
 FORGET_S = 1.0
 """Longer than any pace."""

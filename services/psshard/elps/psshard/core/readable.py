@@ -43,6 +43,14 @@ class Readable:
         return min(self.held.values()) >= self.t
 
     @property
+    def has_values(self) -> bool:
+        """Whether every partition has its first values, so that trainers may be lent work.
+
+        Not whether their gate is announced: that waits for an evaluation of them, for which trainers are needed.
+        """
+        return min(self.held.values()) >= self.start
+
+    @property
     def end(self) -> int:
         """Version that the job ends at; falls when it is stopped early."""
         return self._goal.end

@@ -9,28 +9,13 @@ from collections.abc import Iterable
 
 from elps.contracts.ids import ShardId
 from elps.psshard.core.commands import Command
-from elps.psshard.core.moving import Moving
-from elps.psshard.core.readable import Readable
-from elps.psshard.core.replicating import Replicas
+from elps.psshard.core.resting import Resting
 
 
-class Relocating(Readable):
+class Relocating(Resting):
     """What `Moving` and `Replicas` decide, brought in line with what else the clock has under way."""
 
-    _moving: Moving
-    _replicas: Replicas
-
     plan: int
-    _least: int  #: versions before it have been left, somewhere
-    _out: list[Command]
-
-    def _serve(self, now: float) -> list[Command]:
-        """Lend what can be lent, announce what can be announced, rest or end when it is time."""
-        raise NotImplementedError
-
-    def _next_boundary(self) -> int:
-        """The first version that no partition has left or is about to leave."""
-        raise NotImplementedError
 
     def want(self, shards: Iterable[ShardId], now: float) -> list[Command]:
         """The plan names the shards that are to hold the partitions."""

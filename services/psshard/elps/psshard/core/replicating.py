@@ -24,6 +24,7 @@ from elps.contracts.ids import PartitionId, ShardId
 from elps.placement import place_replicas
 from elps.psshard.core import commands as do
 from elps.psshard.core.commands import Command, Move
+from elps.psshard.core.copying import Wave
 
 STALLED_S = 15.0
 """Replicas that have neither come nor advanced for this long are given up: longer than it takes to hear of a death."""
@@ -31,24 +32,9 @@ FIRST_RETRY_S, LAST_RETRY_S = 0.2, 30.0
 
 
 @dataclass
-class _Wave:
-    number: int
-    moves: tuple[Move, ...]
-    #: shard to (version that all its copies hold, -1: not all there; how many have more)
-    at: dict[ShardId, tuple[int, int]]
-    progress_at: float  #: monotonic s; of the last progress, or since when there should be some
-    behind: bool = True  #: a copy lacks the version looked at last
+class _Wave(Wave):
     awaited: bool = False  #: the gate waits for it
     counts: bool = False  #: and it has held a version that the gate waited for
-
-    def holds(self, version: int) -> bool:
-        """Whether all copies hold this version, or a newer one."""
-        return all(held >= version for held, _ in self.at.values())
-
-    def lacking(self, version: int) -> str:
-        """Which replicas do not hold a version, for people."""
-        behind = sorted(s for s, (held, _) in self.at.items() if held < version)
-        return f"the replicas on {', '.join(behind)}"
 
 
 @dataclass
@@ -113,16 +99,10 @@ class Replicas:
             self._obstacle, self._broken_at = "", None
             size = sum(self.sizes[move.partition] for move in wave.moves)
             out.append(do.Remark("replicated", f"{len(wave.moves)} partitions, {size} bytes"))
-        was_behind, wave.behind = wave.behind, not wave.holds(version)
-        if wave.behind and not was_behind:
-            wave.progress_at = now
-        if not wave.behind or now - wave.progress_at <= STALLED_S:
+        if wave.stalled_s(version, now) <= STALLED_S:
             return out
-        return [
-            *out,
-            *self._give_up(),
-            self._failed(f"{wave.lacking(version)} make no progress", now),
-        ]
+        why = f"the replicas on {wave.lacking(version)} make no progress"
+        return [*out, *self._give_up(), self._failed(why, now)]
 
     def hold(self, version: int) -> bool:
         """Whether all replicas that the gate of a version waits for hold it."""
@@ -131,12 +111,9 @@ class Replicas:
         return self._broken_at is None or self._idle
 
     def followed(self, shard: ShardId, wave: int, have: int, version: int, now: float) -> None:
-        """A shard tells how far its copies are: all hold `version`, and `have` of them more; see `Followed`."""
-        current = self._wave
-        if current is None or current.number != wave or shard not in current.at:
-            return
-        if (version, have) > current.at[shard]:
-            current.at[shard], current.progress_at = (version, have), now
+        """See `Wave.followed`."""
+        if self._wave is not None and self._wave.number == wave:
+            self._wave.followed(shard, have, version, now)
 
     def failed(self, wave: int, reason: str, now: float) -> list[Command]:
         """The way to a copy has broken."""
@@ -181,7 +158,8 @@ class Replicas:
         if self.hold(version):
             return ""
         wave = self._wave
-        who = wave.lacking(version) if wave is not None else f"new ones, since {self._obstacle}"
+        new = f"new ones, since {self._obstacle}"
+        who = f"the replicas on {wave.lacking(version)}" if wave is not None else new
         return f"version {version} is to be replicated: waiting for {who}"
 
     def state(self) -> str:
@@ -203,7 +181,7 @@ class Replicas:
             return []
         self._number = next(self.numbers)
         moves = tuple(Move(p, placed[p], targets[p]) for p in sorted(targets))
-        self._wave = _Wave(self._number, moves, {m.target: (-1, 0) for m in moves}, now)
+        self._wave = _Wave(self._number, moves, now)
         return [do.Follow(self._number, moves, standing=True)]
 
     def _give_up(self) -> list[do.Unfollow]:

@@ -12,7 +12,8 @@ from elps.balance import Balancer, Decision, Extra, Member, Observation, Policy
 from elps.contracts.epoch import Term
 from elps.contracts.ids import AgentId, JobId, WorkerId
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import BatchPlan, HostedJob, IterationTimings
+from elps.contracts.messages import BatchPlan, HostedJob
+from elps.contracts.telemetry import IterationTimings
 
 GAP = 1_000
 """A scheduler that finds a plan in force that it does not know numbers its own so much higher: the one before may have

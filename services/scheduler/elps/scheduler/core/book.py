@@ -13,7 +13,8 @@ import msgspec
 
 from elps.contracts.errors import IllegalEvent
 from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
-from elps.contracts.messages import JobEvent, Reply
+from elps.contracts.messages import JobEvent
+from elps.contracts.requests import Reply
 from elps.contracts.state import Allocation, JobRecord, JobState, Progress
 from elps.contracts.texts import REASON_CHARACTERS, shortened
 from elps.contracts.topology import DELETED

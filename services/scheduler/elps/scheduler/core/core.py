@@ -14,17 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from elps.contracts.ids import JobId
-from elps.contracts.messages import (
-    AgentCommand,
-    DropJob,
-    IterationTimings,
-    JobCommand,
-    PolicyCommand,
-    Reply,
-    ShardCommand,
-    StopTrainer,
-)
+from elps.contracts.messages import AgentCommand, DropJob, ShardCommand, StopTrainer
+from elps.contracts.requests import JobCommand, PolicyCommand, Reply
 from elps.contracts.state import JobRecord, JobState
+from elps.contracts.telemetry import IterationTimings
 from elps.scheduler.core import forgetting, leading, life, placing, users, watch
 from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import (

@@ -14,18 +14,8 @@ import msgspec
 from elps.contracts.epoch import Term
 from elps.contracts.ids import AgentId, JobId, ShardId
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import (
-    AgentBeat,
-    AgentCommand,
-    JobCommand,
-    JobEvent,
-    PolicyCommand,
-    Reply,
-    ScaleCommand,
-    ShardBeat,
-    ShardCommand,
-    SuspendCommand,
-)
+from elps.contracts.messages import AgentBeat, AgentCommand, JobEvent, ShardBeat, ShardCommand
+from elps.contracts.requests import JobCommand, PolicyCommand, Reply, ScaleCommand, SuspendCommand
 from elps.contracts.state import JobRecord
 
 MemberId = ShardId | AgentId

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from elps.contracts.ids import JobId
-from elps.contracts.messages import HostedJob, IterationTimings
+from elps.contracts.messages import HostedJob
 from elps.contracts.state import JobState
+from elps.contracts.telemetry import IterationTimings
 from elps.scheduler.core import feedback, judging
 from elps.scheduler.core.batching import Batching
 from elps.scheduler.core.book import Book

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from elps.contracts.job import Pool as Bounds
-from elps.contracts.messages import ScaleCommand
+from elps.contracts.requests import ScaleCommand
 from elps.contracts.state import JobRecord, JobState, Pinned
 from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import Moment

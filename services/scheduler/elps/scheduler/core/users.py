@@ -11,7 +11,7 @@ from elps.contracts.codec import encode, loads_document, parse_job
 from elps.contracts.errors import InvalidDocument
 from elps.contracts.ids import MAX_ID_LENGTH, JobId, id_problem
 from elps.contracts.job import JobDocument
-from elps.contracts.messages import PolicyCommand, Reply, ScaleCommand, SuspendCommand
+from elps.contracts.requests import PolicyCommand, Reply, ScaleCommand, SuspendCommand
 from elps.contracts.state import JobRecord, JobState
 from elps.scheduler.core import forgetting, life, retention, scaling
 from elps.scheduler.core.book import Book

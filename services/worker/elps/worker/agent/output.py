@@ -10,8 +10,8 @@ import structlog
 
 from elps.runtime.service import Clock
 from elps.worker.agent.log_file import LogFile
+from elps.worker.core.commands import TrainerKey
 from elps.worker.core.printed import Printed, Stream
-from elps.worker.core.roster import TrainerKey
 
 log = structlog.get_logger(__name__)
 

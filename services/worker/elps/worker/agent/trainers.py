@@ -20,16 +20,16 @@ from elps.runtime.service import Clock
 from elps.worker.agent.log_file import LogFile, log_path
 from elps.worker.agent.output import TrainerOutput
 from elps.worker.agent.zygote_link import ZygoteLink, wait_for_exit
-from elps.worker.core.roster import (
+from elps.worker.core.commands import (
     BeatNow,
     Command,
     Fork,
     Kill,
     ReplaceZygote,
-    Roster,
     Terminate,
     TrainerKey,
 )
+from elps.worker.core.roster import Roster
 from elps.worker.settings import Settings
 from elps.worker.zygote.protocol import (
     EXIT_CUT_OFF,

@@ -26,8 +26,18 @@ from enum import Enum
 
 from elps.contracts.epoch import Term
 from elps.contracts.errors import IllegalEvent
-from elps.contracts.ids import AgentId, JobId, WorkerId
+from elps.contracts.ids import AgentId, JobId
 from elps.contracts.messages import StartTrainer, StopTrainer, TrainerState, TrainerStatus
+from elps.worker.core.commands import (
+    BeatNow,
+    Command,
+    Fork,
+    Kill,
+    ReplaceZygote,
+    Terminate,
+    TrainerKey,
+    key_of,
+)
 
 REMEMBER_STOPPED_S = 120.0
 """How long a stopped trainer cannot be started: far longer than a control message can be late."""
@@ -53,60 +63,6 @@ _SHOWN: dict[Stage, TrainerState] = {
     Stage.RUNNING: "running",
     Stage.EXITED: "exited",
 }
-
-
-@dataclass(frozen=True)
-class TrainerKey:
-    """What a trainer is known by."""
-
-    job: JobId
-    term: Term
-    worker: WorkerId
-
-
-def key_of(command: StartTrainer | StopTrainer) -> TrainerKey:
-    """The trainer that a command is about."""
-    return TrainerKey(command.job, command.term, command.worker)
-
-
-# --- commands ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Fork:
-    """Have the zygote fork this trainer."""
-
-    key: TrainerKey
-    start: StartTrainer
-
-
-@dataclass(frozen=True)
-class Terminate:
-    """Ask the process to end (SIGTERM)."""
-
-    key: TrainerKey
-
-
-@dataclass(frozen=True)
-class Kill:
-    """End the process and all its descendants (SIGKILL)."""
-
-    key: TrainerKey
-
-
-@dataclass(frozen=True)
-class ReplaceZygote:
-    """The zygote does not tell of an exit: end it, and with it all its children."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class BeatNow:
-    """What the beat would show has changed."""
-
-
-Command = Fork | Terminate | Kill | ReplaceZygote | BeatNow
 
 
 class _Step(Enum):
