@@ -128,13 +128,13 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 class Iterations(msgspec.Struct, frozen=True, kw_only=True):
     """Finished iterations, oldest first. The newest are whole; older ones are thinned with age."""
 
-    job: str
+    job: str = ""
     rows: list[IterationRow]
     evaluations: list[Evaluation] = []
     """Those within the range of the rows."""
-    next: int
+    next: int = 0
     """What to give as `since` to go on."""
-    more: bool
+    more: bool = False
     """Whether rows from `next` on are there already."""
 
 
@@ -150,11 +150,11 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
 class Output(msgspec.Struct, frozen=True, kw_only=True):
     """Lines of a job's trainers in the order of their arrival; the oldest are let go."""
 
-    job: str
+    job: str = ""
     lines: list[LogLine]
-    next: int
+    next: int = 0
     """What to give as `since` to go on."""
-    more: bool
+    more: bool = False
     oldest: int = 0
     """Number of the oldest line kept; a higher one than `since` means that lines are gone."""
 
