@@ -1,6 +1,7 @@
 """How long a policy takes to decide: 1,000 jobs that run, 10,000 worker slots, 250 shards.
 
-`full`: facts that no policy has seen before, a tenth of the slots free and ten newcomers. `one`: the same cluster
+`full`: facts that no policy has seen before, a tenth of the slots free and ten newcomers; `uneven`: the same where
+every tenth machine is slow, and every other job held up by such ones. `one`: the same cluster
 at rest, all slots taken, when one job arrives; `end`: when one has ended and its slots are free. There the facts of
 all other jobs are the same objects as before. Each beside sorting a list of as many numbers as there are slots, so that
 figures of two machines can be compared.
@@ -28,12 +29,15 @@ FULL_MS, ONE_MS = 100.0, 2.0
 """Aims."""
 
 
-def facts(seed: int, free: int, newcomers: int) -> Facts:
+def facts(seed: int, free: int, newcomers: int, *, slow: float = 1.0) -> Facts:
     """A cluster drawn from a seed; every object is new."""
     chance = np.random.default_rng(seed)
     given = chance.multinomial(SLOTS - free - 2 * JOBS, np.full(JOBS, 1 / JOBS)) + 2
-    held = tuple(_held(n, int(workers), chance) for n, workers in enumerate(given))
-    agents = tuple(AgentFact(AgentId(f"a{n:05}"), 1, int(n < free), 0) for n in range(SLOTS))
+    held = tuple(_held(n, int(workers), chance, slow) for n, workers in enumerate(given))
+    agents = tuple(
+        AgentFact(AgentId(f"a{n:05}"), 1, int(n < free), 0, 1.0 if n % 10 else slow)
+        for n in range(SLOTS)
+    )
     shards = tuple(ShardFact(ShardId(f"s{n:03}"), 8, 4, 0) for n in range(SHARDS))
     queued = tuple(_queued(n) for n in range(newcomers))
     return Facts(shards=shards, agents=agents, queued=queued, running=(), held=held)
@@ -43,12 +47,14 @@ def _queued(n: int) -> QueuedFact:
     return QueuedFact(JobId(f"new{n}"), Size(min=1, max=1), Size(min=4, max=64), left=500.0)
 
 
-def _held(n: int, workers: int, chance: np.random.Generator) -> HeldFact:
+def _held(n: int, workers: int, chance: np.random.Generator, slow: float) -> HeldFact:
     fixed, shared = chance.uniform(0.01, 1.0), chance.uniform(1.0, 100.0)
     rates = tuple((k, 1 / (fixed + shared / k)) for k in (workers - 1, workers, workers + 1))
     return HeldFact(
         JobId(f"j{n:04}"), workers, Size(min=1, max=64), 1, Size(min=1, max=1),
         fed=n % 10 != 0, rates=rates, calm_s=100.0, left=float(chance.integers(10, 10_000)),
+        speeds=() if slow == 1.0 else tuple(1.0 if k else slow for k in range(workers)),
+        held_up=bool(n % 2), promise=(0.5, 1.0, 2.0)[n % 3],
     )  # fmt: skip
 
 
@@ -93,6 +99,10 @@ def measure(policy: Policy, times: int) -> None:
         new = facts(next(seeds), SLOTS // 10, 10)
         return took_ms(lambda: policy.decide(new))
 
+    def uneven() -> float:
+        new = facts(next(seeds), SLOTS // 10, 10, slow=0.5)
+        return took_ms(lambda: policy.decide(new))
+
     def one() -> float:
         new = replace(rest, queued=(_queued(next(seeds)),))
         return took_ms(lambda: policy.decide(new))
@@ -101,8 +111,11 @@ def measure(policy: Policy, times: int) -> None:
         new = replace(rest, held=gone, agents=back)
         return took_ms(lambda: policy.decide(new))
 
-    found = in_turns(times, {"peer": peer_ms, "full": full, "one": one, "end": end})
-    for what, aim_ms in (("full", FULL_MS), ("one", ONE_MS), ("end", ONE_MS)):
+    found = in_turns(
+        times, {"peer": peer_ms, "full": full, "uneven": uneven, "one": one, "end": end}
+    )
+    aims = {"full": FULL_MS, "uneven": FULL_MS, "one": ONE_MS, "end": ONE_MS}
+    for what, aim_ms in aims.items():
         emit(
             f"decisions.{policy.name}.{what}",
             median(found[what]),

@@ -8,6 +8,9 @@ from typing import Any
 
 from elps.contracts.ids import AgentId, JobId, ShardId
 from elps.contracts.job import Pool as Size
+from elps.scheduler.core.costs import ASSUMED_S, rests_s
+from elps.scheduler.core.facts import uneven
+from elps.scheduler.core.machines import power
 from elps.scheduler.core.policy import (
     AgentFact,
     Decision,
@@ -34,7 +37,11 @@ class Known:
     weight: float = 1.0
     fed: bool = False
     movable: bool = True
+    cost_s: float = ASSUMED_S
+    promise: float = 1.0
+    held_up: bool = False
     size: int = 0
+    trend: int = 0
     on: list[ShardId] = field(default_factory=list)
     at: list[AgentId] = field(default_factory=list)
     resized_at: float = -100.0
@@ -45,6 +52,8 @@ class PolicyWorld:
 
     def __init__(self, policy: Policy, agents: int, shards: int = 9) -> None:
         self.policy, self.time = policy, 1000.0
+        self.happened_at = self.time
+        self.speeds: dict[AgentId, float] = {}
         self.agents: dict[AgentId, JobId | None] = {}
         self.shards = {ShardId(f"s{n}"): dict[JobId, None]() for n in range(shards)}
         self.waiting: dict[JobId, Known] = {}
@@ -56,11 +65,17 @@ class PolicyWorld:
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
-    def join(self) -> None:
-        """One agent more."""
-        self.agents[AgentId(f"a{self._joined:03}")] = None
-        self._joined += 1
+    def happened(self) -> None:
+        """From now on what was done before may be undone."""
+        self.happened_at = self.time
         self.moves.clear()
+
+    def join(self, speed: float = 1.0) -> None:
+        """One agent more, on a machine so many times as fast as a usual one."""
+        agent = AgentId(f"a{self._joined:03}")
+        self.agents[agent], self.speeds[agent] = None, speed
+        self._joined += 1
+        self.happened()
 
     def lose(self, pick: int) -> None:
         """One agent fewer."""
@@ -70,21 +85,21 @@ class PolicyWorld:
         job = self.agents.pop(agent)
         if job is not None:
             self.running[job].at.remove(agent)
-        self.moves.clear()
+        self.happened()
 
     def arrive(self, **fields: Any) -> JobId:
         """One job more."""
         job = JobId(f"j{self._named:03}")
         self._named += 1
         self.waiting[job] = Known(job, **fields)
-        self.moves.clear()
+        self.happened()
         return job
 
     def feed(self, pick: int) -> None:
         """A job gives its feedback."""
         if self.running:
             list(self.running.values())[pick % len(self.running)].fed = True
-            self.moves.clear()
+            self.happened()
 
     def end(self, pick: int) -> None:
         """A job ends, or is killed."""
@@ -98,13 +113,15 @@ class PolicyWorld:
                 self.agents[agent] = None
             for shard in known.on:
                 del self.shards[shard][job]
-        self.moves.clear()
+        self.happened()
 
     # --- what is decided ----------------------------------------------------------------------------------------------
 
     def facts(self, *, thin: bool = False) -> Facts:
         """As the core would tell them; `thin`: only of agents with something free."""
-        agents = tuple(AgentFact(a, 1, int(j is None), 0) for a, j in self.agents.items())
+        agents = tuple(
+            AgentFact(a, 1, int(j is None), 0, self.speeds[a]) for a, j in self.agents.items()
+        )
         jobs = sorted(self.running.values(), key=lambda known: known.job)
         return Facts(
             shards=tuple(
@@ -112,15 +129,35 @@ class PolicyWorld:
             ),
             agents=tuple(a for a in agents if a.free) if thin else agents,
             queued=tuple(
-                QueuedFact(k.job, k.shards, k.workers, k.fed, k.weight, rates=k.rates, left=k.left)
+                QueuedFact(
+                    k.job,
+                    k.shards,
+                    k.workers,
+                    k.fed,
+                    weight=k.weight,
+                    rates=k.rates,
+                    left=k.left,
+                    held_up=k.held_up,
+                )
                 for k in self.waiting.values()
             ),
             running=tuple(
-                RunningFact(k.job, k.size - len(k.at), tuple(k.at), (), 0, tuple(k.on))
+                RunningFact(
+                    k.job,
+                    k.size - len(k.at),
+                    tuple(k.at),
+                    (),
+                    0,
+                    tuple(k.on),
+                    k.held_up,
+                    min((self.speeds[a] for a in k.at), default=1.0),
+                    k.workers.min,
+                )
                 for k in jobs
                 if len(k.at) < k.size
             ),
             held=tuple(self._held(k) for k in jobs),
+            quiet_s=self.time - self.happened_at,
             all_slots=len(agents) if thin else None,
         )
 
@@ -130,8 +167,14 @@ class PolicyWorld:
             known.job, known.size, known.workers, len(known.on), known.shards, known.fed,
             weight=known.weight, rates=known.rates, room=len(free), left=known.left,
             gives=tuple(reversed(known.on[1:])), calm_s=self.time - known.resized_at,
-            movable=known.movable,
+            movable=known.movable, cost_s=known.cost_s, promise=known.promise, trend=known.trend,
+            held_up=known.held_up, speeds=uneven(tuple(self.speeds[a] for a in known.at)),
         )  # fmt: skip
+
+    def power(self, known: Known, without: int = 0) -> float:
+        """What a job's workers are worth, or would be without so many of the slowest."""
+        speeds = sorted((self.speeds[a] for a in known.at), reverse=True)
+        return power(speeds[: len(speeds) - without], held_up=known.held_up)
 
     def decide(self) -> bool:
         """Ask and carry out; whether anything was changed."""
@@ -194,7 +237,10 @@ class PolicyWorld:
                 self.moves.setdefault(known.job, []).append(
                     (self.time, resize.workers - known.size)
                 )
+                known.trend = 1 if resize.workers > known.size else -1
             known.size, known.resized_at = resize.workers, self.time
+            sign = 1.0 if resize.fastest else -1.0
+            known.at.sort(key=lambda a: sign * self.speeds[a])
             for agent in known.at[known.size :]:
                 self.agents[agent] = None
             del known.at[known.size :]
@@ -216,18 +262,19 @@ class PolicyWorld:
 
     def settle(self, rounds: int = 400) -> None:
         """Until nothing changes any more, with time passing; `AssertionError` if that does not come."""
-        quiet = 0
+        quiet, longest_s = 0, max((rests_s(k.cost_s) for k in self.running.values()), default=0.0)
         for _ in range(rounds):
             quiet = 0 if self.decide() else quiet + 1
             if quiet > 12:
                 return
-            self.time += 1.0
+            self.time += max(1.0, longest_s / 10)
         raise AssertionError(f"still changing: {self.moves}")
 
-    def flaps(self, horizon_s: float) -> list[str]:
-        """Changes that were undone so soon, with nothing having happened in between."""
+    def flaps(self) -> list[str]:
+        """Changes that were undone within the job's cost horizon, with nothing having happened in between."""
         found = []
         for job, moves in self.moves.items():
+            horizon_s = rests_s(self.running[job].cost_s)
             for (t0, by0), (t1, by1) in pairwise(moves):
                 if by0 * by1 < 0 and t1 - t0 < horizon_s:
                     found.append(f"{job}: {by0:+} at {t0}, {by1:+} at {t1}")

@@ -67,6 +67,28 @@ def test_a_running_job_is_told_what_its_policy_would_do() -> None:
     assert "it would get more at once if a worker slot were free" in told(crowd, "old")
 
 
+def test_a_job_is_told_what_it_counts_and_what_changes_cost_it() -> None:
+    crowd = Crowd(4)
+    crowd.submit("old", workers=WIDE, iterations=10**6)
+    crowd.go(2)
+    text = told(crowd, "old")
+    assert "it has not given its early feedback yet: it counts 3 times" in text
+    assert (
+        "takes 0.1 s of training from it (assumed until it is measured), and it rests for 10 s"
+        in text
+    )
+    for n in range(1, 10):
+        crowd.done["old"] = Progress(
+            iteration=50 * n, loss=0.5 + 20 / (n + 1), metrics_iteration=40, metrics={"loss": 0.5}
+        )
+        crowd.go(1)
+        if n == 3:
+            assert "it counts as the median job" in told(crowd, "old")
+    text = told(crowd, "old")
+    assert "its loss has come to 2." in text
+    assert "it counts 1 times as much as the median job" in text
+
+
 def test_those_that_give_way_hear_whose_end_would_bring_it_back() -> None:
     crowd = Crowd(4)
     crowd.submit("old", workers=WIDE)

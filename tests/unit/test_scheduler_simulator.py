@@ -94,6 +94,47 @@ def test_slow_workers_hold_up_the_others_unless_batches_are_balanced() -> None:
     assert slowed.ended_at == pytest.approx(40.0)
 
 
+def test_a_job_that_slow_workers_hold_up_does_without_them_and_others_take_them() -> None:
+    uneven = (Step(1.0, 1.0), Step(4.0, 4.0))
+    (without,) = run("eps", job("j"), slowdowns=uneven, balanced=False).jobs
+    assert without.ended_at == pytest.approx(50.0), "two that are fast"
+    (all_,) = run("eps", job("j"), slowdowns=uneven).jobs
+    assert all_.ended_at == pytest.approx(40.0), "they do as much as two and a half"
+    slows = (Step(1.0, 1.0), Step(1.0, 8.0, 10.0))
+    (later,) = run("eps", job("j"), slowdowns=slows, balanced=False, weather_s=1.0).jobs
+    (held_up,) = run("fifo", job("j"), slowdowns=slows, balanced=False, weather_s=1.0).jobs
+    assert later.ended_at < held_up.ended_at / 2, "it gives them away when they become slow"
+
+
+def test_jobs_whose_changes_cost_much_are_changed_less() -> None:
+    def crowd(costs: Costs) -> Outcome:
+        jobs = [
+            job(f"j{n}", at_s=20.0 * n, iterations=300 + 40 * n, profile=Line(1.0, 0.02 * n))
+            for n in range(6)
+        ]
+        return run("eps", *jobs, workers=8, costs=costs)
+
+    cheap = crowd(Costs())
+    dear = crowd(replace(Costs(), restart=True, restart_s=4.0))
+    assert figures(dear)["resizes"] < 0.7 * figures(cheap)["resizes"]
+
+
+@pytest.mark.parametrize("falls", [True, False])
+def test_a_job_that_still_learns_is_done_sooner_than_one_that_has_flattened(falls: bool) -> None:
+    def losses(of: float) -> tuple[tuple[int, float], ...]:
+        return tuple((10 * k, 1 / (10 * k + of)) for k in range(1, 200)) if falls else ()
+
+    wide = Size(min=1, max=16)
+    jobs = [
+        job(f"j{n}", iterations=2000, feedback=10, workers=wide, losses=losses(of))
+        for n, of in enumerate([1.0, 1.0, 4000.0])
+    ]
+    ended = [one.ended_at for one in run("eps", *jobs, workers=15).jobs]
+    assert (ended[2] < 0.8 * min(ended[:2])) == falls
+    if not falls:
+        assert ended[2] == pytest.approx(ended[0], rel=0.1)
+
+
 def test_a_job_that_can_never_start_is_told_of() -> None:
     with pytest.raises(RuntimeError, match="never started: huge"):
         run("fair", job("huge", workers=Size(min=9, max=9)))
@@ -199,6 +240,17 @@ def test_a_document_says_what_arrives_and_the_seed_draws() -> None:
     assert {j.killed for j in jobs} == {None, 5}
     assert jobs == reading.jobs_of(reading.document_of(DOCUMENT), 0)
     assert jobs != reading.jobs_of(reading.document_of(DOCUMENT), 1)
+
+
+def test_a_document_may_say_how_a_loss_falls() -> None:
+    falls = {"id": "f", "profile": "p", "iterations": 1000, "halved": 50}
+    document = {**DOCUMENT, "jobs": [falls, *DOCUMENT["jobs"]]}
+    (found,) = [j for j in reading.jobs_of(reading.document_of(document), 0) if j.id == "f"]
+    losses = dict(found.losses)
+    assert losses[50] == pytest.approx(0.5)
+    assert max(losses) == 1000
+    assert list(losses.values()) == sorted(losses.values(), reverse=True)
+    assert all(not j.losses for j in reading.jobs_of(reading.document_of(DOCUMENT), 0))
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,14 @@ class Balancer:
         rows = [self._known.row_of.get(worker) for worker in workers]
         return bool(rows) and all(row is not None and self._known.measured[row] for row in rows)
 
+    def paces(self) -> dict[WorkerId, float]:
+        """Seconds that a sample more takes each worker of which a time was seen that can be believed."""
+        per_sample_s = self._known.forecast().per_sample_s
+        return {
+            self.members[row].worker: float(per_sample_s[row])
+            for row in np.flatnonzero(self._known.measured).tolist()
+        }
+
     def forecast(self) -> LinearTimes:
         """Times of the coming iteration as predicted, by the order of the members."""
         return self._known.forecast()

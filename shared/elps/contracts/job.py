@@ -281,6 +281,11 @@ class JobDocument(_Part, frozen=True, kw_only=True):
         return UNBOUNDED
 
     @property
+    def held_up(self) -> bool:
+        """Whether the slowest worker holds the others up: batches are equal, and all wait for one another."""
+        return self.batch_policy == FIXED and self.sync == "bsp"
+
+    @property
     def balanced(self) -> bool:
         """Whether the workers' batches may follow their speeds."""
         return self.batch_policy != FIXED and self.workers.max > 1

@@ -7,6 +7,7 @@ iterations; until everyone who trains was measured the job goes on by the plan t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 from elps.balance import Balancer, Decision, Extra, Member, Observation, Policy
 from elps.contracts.epoch import Term
@@ -94,6 +95,14 @@ class Batching:
         if say:
             self._say(decision)
         return say
+
+    def paces(self, agents: Mapping[WorkerId, AgentId]) -> dict[AgentId, float]:
+        """Seconds that a sample takes on each agent, the mean of its workers, of those that were measured."""
+        times: dict[AgentId, list[float]] = {}
+        for worker, seconds in self._balancer.paces().items():
+            if worker in agents:
+                times.setdefault(agents[worker], []).append(seconds)
+        return {agent: fmean(found) for agent, found in times.items()}
 
     def unheeded(self, hosted: HostedJob) -> BatchPlan | None:
         """The plan that the leader does not show yet; None if it does, or there is none."""

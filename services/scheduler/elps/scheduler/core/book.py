@@ -32,7 +32,8 @@ from elps.scheduler.core.events import (
     WriteRecord,
 )
 from elps.scheduler.core.known import Live, Reign, Reservation, Retiring, Suspension
-from elps.scheduler.core.life import LifeEvent
+from elps.scheduler.core.life import GOES_ON, LifeEvent
+from elps.scheduler.core.machines import Machines
 from elps.scheduler.core.pool import Claims, Holding, Pool
 from elps.scheduler.core.retention import Retention, after
 
@@ -79,6 +80,8 @@ class Book:
         self._changes = 0
         self.resizes = False  #: the policy changes the size of jobs that run
         self.echo_at: float | None = None  #: when the own heartbeat last came back
+        self.event_at = now.mono  #: when something was last `happened`
+        self.machines = Machines()
         self.attempts = 0
         self.probed: dict[ShardId, float] = {}  #: shards: when they were last, monotonic
         self._claims: Claims | None = None  #: as `claims` gives them; None: to be made anew
@@ -157,6 +160,17 @@ class Book:
         """Something of that kind has changed which is in no record."""
         self._changes += 1
 
+    def happened(self, now: Moment) -> None:
+        """A job or a member came or went, or a job has given its feedback: reason enough to change sizes anew."""
+        self.event_at = now.mono
+
+    def speeds_of(self, agents: Iterable[AgentId]) -> tuple[float, ...]:
+        """Of machines, beside a usual one."""
+        if self.machines.even:
+            return tuple(1.0 for _ in agents)
+        known = self.pool.agents
+        return tuple(self.machines.speed(a, known[a].kind if a in known else "") for a in agents)
+
     def discovers(self, now: Moment) -> bool:
         """Whether the scheduler has started just now, so that members may be there that were not heard yet."""
         return now.mono - self.started_at < self.bounds.settle_s
@@ -172,6 +186,7 @@ class Book:
         self.next_seq = record.seq + 1
         self.live[record.id] = Live(highest=record.terms)
         self.update(record, now)
+        self.happened(now)
         self._publish(record, record.state.value, record.reason, record.changed_at, record.state)
 
     def update(self, record: JobRecord, now: Moment, *, news: bool = True) -> None:
@@ -212,6 +227,8 @@ class Book:
         if record.state is not JobState.QUEUED:
             self.reserve(job, None)
         self.update(record, now)
+        if event not in GOES_ON:
+            self.happened(now)
         if record.state.ended:
             del self.live[job]
             self._holders = None

@@ -7,28 +7,30 @@
 2. Who waits is served in order: nobody overtakes the head, so whoever may be served at all waits for no later one.
    Newcomers come before those that have given their feedback and were paused or displaced, but for `PATIENCE_S` only:
    from then on no job that arrived later is started before such a one.
-3. When nobody waits, what is free goes to where it gains most: each job's speed by its number of workers is fitted from
-   what was measured (`gain`), and gains are compared as ratios, so that equal jobs come to equal sizes.
-4. When nothing is free either, a worker changes its job if what the one gains exceeds by a margin what the other loses,
-   and both have been left alone for a while: a change costs both something, and the next may be needed soon.
+3. When nobody waits, what is free goes to where it gains most (`growing`): each job's speed by its workers is fitted
+   from what was measured (`gain`), and gains are compared as ratios, so that equal jobs come to equal sizes. A job
+   counts more the more its loss is expected to improve (`curve`), within bounds.
+4. When nothing is free either, a worker changes its job if what the one gains over a horizon exceeds what the other
+   loses and what the change costs both, as measured (`costs`). Then both are left alone for as long as that has cost.
+5. Machines differ (`machines`). Where the slowest worker holds the others up, that one is the first to go, and none is
+   taken that would do so; where batches follow the workers' speeds, a slow one adds what it can.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterable
 from dataclasses import replace
 from heapq import heapify, heappop, heapreplace
 
 from elps.contracts.ids import JobId
-from elps.scheduler.core.gain import LEAST_GAIN, gain
+from elps.scheduler.core.growing import Growing
 from elps.scheduler.core.places import (
-    FreeSlots,
     Spreading,
     by_room,
     counted,
     need,
     refilled_from,
+    speeds_of,
     taken,
     too_large,
 )
@@ -38,20 +40,14 @@ from elps.scheduler.core.policy import (
     HeldFact,
     QueuedFact,
     Refill,
-    Resize,
     RunningFact,
     Start,
 )
 from elps.scheduler.core.shard_room import ShardRoom
+from elps.scheduler.core.sizing import Sizing
 
-MARGIN = 1.25
-"""So many times what is lost has to be gained before a worker changes its job."""
-GROWS_S, MOVES_S = 1.0, 10.0
-"""A job is left alone for so long after a change of its size, before it grows and before a worker changes its job."""
 PATIENCE_S = 300.0
 """A job with feedback that has waited for so long is served in its order of arrival, as newcomers are."""
-UNFED = 3.0
-"""Weight of a job that has not given its early feedback, over that of one that has."""
 
 
 class Eps:
@@ -71,16 +67,15 @@ class _Deciding:
         self._facts = facts
         self._shards = {fact.shard: fact.free for fact in facts.shards}
         self._agents = {fact.agent: fact.free for fact in facts.agents if fact.free > 0}
+        self._speeds = speeds_of(facts)
         self._coming = max(sum(fact.clearing for fact in facts.agents), facts.retiring)
-        self._held = {fact.job: fact for fact in facts.held}
+        self._sizing = Sizing(facts.held)
+        self._held = self._sizing.held
         self._donors = [fact for fact in facts.held if fact.movable]
         #: what is free may be meant for them, who cannot be given it yet
         self._starting = any(fact.starting for fact in facts.held)
         #: workers that jobs shall have and that are not there
         self._missing = {lame.job: lame.missing for lame in facts.running}
-        self._workers: dict[JobId, int] = {}  #: of jobs that are to have others than before
-        self._width: dict[JobId, int] = {}
-        self._why: dict[JobId, str] = {}
         self._starts: list[Start] = []
         self._waits: list[tuple[JobId, str]] = []
 
@@ -93,12 +88,16 @@ class _Deciding:
             self._waits += [(job.job, told) for job in waiting]
         elif (not waiting or not self._take_for(waiting)) and not self._starting:
             self._grow()
-            self._level()
-        resizes = tuple(
-            Resize(job, self._size(self._held[job]), self._shards_of(self._held[job]), why)
-            for job, why in self._why.items()
-        )
+        resizes = self._sizing.resizes()
         return Decision(tuple(self._starts), tuple(refills), resizes, tuple(self._waits))
+
+    def _grow(self) -> None:
+        growing = Growing(self._facts, self._sizing, self._agents, self._speeds)
+        given = growing.give_workers()
+        if not taken(self._facts, self._shards):  # else what is free is not what jobs were told of
+            growing.give_shard()
+        if not given and not self._coming:
+            growing.move_worker()
 
     def _queue(self) -> list[QueuedFact]:
         """Who waits, in order, but for those that the pool cannot hold."""
@@ -129,7 +128,7 @@ class _Deciding:
         if self._can_serve(queue[0]):
             for lame, by in zip(lacking, more, strict=True):
                 if by:
-                    self._resize(self._held[lame.job], -by, "others wait for what it lacks")
+                    self._sizing.resize(self._held[lame.job], -by, "others wait for what it lacks")
             return refills
         given = {refill.job: refill.agents for refill in refills}
         rest = [
@@ -141,7 +140,7 @@ class _Deciding:
         return refills + self._refilled(rest)
 
     def _refilled(self, lacking: Iterable[RunningFact]) -> list[Refill]:
-        refills = refilled_from(self._shards, self._agents, lacking)
+        refills = refilled_from(self._shards, self._agents, lacking, self._speeds)
         for refill in refills:
             self._missing[refill.job] -= len(refill.agents)
         return refills
@@ -171,14 +170,15 @@ class _Deciding:
     def _start(self, queue: list[QueuedFact]) -> list[QueuedFact]:
         """Start whoever can be started; returns the others, in order."""
         waiting: list[QueuedFact] = []
-        free = Spreading(self._agents)
+        free = Spreading(self._agents, self._speeds)
         for n, job in enumerate(queue):
             shards = by_room(self._shards) if not waiting else ()
             if waiting or len(shards) < job.shards.min or free.left < job.workers.min:
                 waiting.append(job)
                 continue
             share = free.left // (len(queue) - n)
-            agents = free.take(max(job.workers.min, min(job.workers.max, share)))
+            wanted = max(job.workers.min, min(job.workers.max, share))
+            agents = free.take(wanted, job.workers.min, held_up=job.held_up)
             shards = shards[: job.shards.max]
             for shard in shards:
                 self._shards[shard] -= 1
@@ -214,15 +214,8 @@ class _Deciding:
         if given == for_least:
             self._give_up(waiting[0].job, for_share - given, self._fair(len(waiting)))
         for donor in shards.given_up:
-            self._resize(donor, 0, f"gives way to {waiting[0].job}", shards=-1)
+            self._sizing.resize(donor, 0, f"gives way to {waiting[0].job}", shards=-1)
         return needed > 0
-
-    def _size(self, job: HeldFact) -> int:
-        """Workers that it is to have."""
-        return self._workers.get(job.job, job.workers)
-
-    def _shards_of(self, job: HeldFact) -> int:
-        return self._width.get(job.job, job.shards)
 
     def _fair(self, newcomers: int) -> int:
         """Worker slots of each job, if all had the same."""
@@ -235,20 +228,21 @@ class _Deciding:
         """
         if number <= 0:
             return 0
-        size = self._workers.get
+        changed, size = self._sizing.why, self._sizing.size
         able = [
-            j.price if j.job not in self._workers else self._price(j)
+            j.price if j.job not in changed else self._price(j)
             for j in self._donors
             if j.workers > above and (j.fed or not above)
-            if size(j.job, j.workers) > (j.least if j.least > above else above)
+            if (size(j) if j.job in changed else j.workers)
+            > (j.least if j.least > above else above)
         ]
         heapify(able)
         for given in range(number):
             if not able:
                 return given
             donor = self._held[able[0][2]]
-            self._resize(donor, -1, f"gives way to {to}")
-            if self._size(donor) > max(donor.bounds.min, above):
+            self._sizing.resize(donor, -1, f"gives way to {to}")
+            if self._sizing.size(donor) > max(donor.bounds.min, above):
                 heapreplace(able, self._price(donor))
             else:
                 heappop(able)
@@ -256,75 +250,5 @@ class _Deciding:
 
     def _price(self, job: HeldFact) -> tuple[bool, float, JobId]:
         """Of a worker fewer: the job with the least gives way."""
-        now = self._size(job)
-        return not job.fed, job.weight * gain(job.rates, now - 1, now), job.job
-
-    # --- the others ---------------------------------------------------------------------------------------------------
-
-    def _grow(self) -> None:
-        """Give what is free to whoever gains most by it."""
-        free = FreeSlots(self._agents)
-        able = self._receivers(GROWS_S) if free.left else []
-        ranked = sorted([(_weight(j) * j.gained, j.job) for j in able if j.gained > LEAST_GAIN])
-        while ranked and free.left:
-            best = self._held[ranked.pop()[1]]
-            if not free.take(best):
-                continue
-            self._resize(best, 1, "a slot is free")
-            size = self._size(best)
-            if size < best.bounds.max and (gained := gain(best.rates, size, size + 1)) > LEAST_GAIN:
-                insort(ranked, (_weight(best) * gained, best.job))
-        if taken(self._facts, self._shards):
-            return  # what is free is not what jobs were told of
-        for job in self._facts.held:
-            if not (
-                job.room and job.movable and job.calm_s >= MOVES_S and job.job not in self._why
-            ):
-                continue
-            if self._shards_of(job) < job.shard_bounds.max:
-                self._resize(job, 0, "a shard is free", shards=1)
-                return
-
-    def _level(self) -> None:
-        """Let one worker change its job, if that pays."""
-        if self._coming:
-            return
-        free = FreeSlots(self._agents)
-        able = self._receivers(MOVES_S)
-        if not able or (free.left and any(free.usable(j) for j in able)):
-            return
-        donors = [
-            j
-            for j in self._donors
-            if j.workers > j.bounds.min and j.calm_s >= MOVES_S and j.job not in self._why
-        ]
-        if not donors:
-            return
-        gained, to = max([(_weight(j) * j.gained, j.job) for j in able])
-        lost, donor = min([(_weight(j) * j.lost, j.job) for j in donors])
-        if to != donor and gained > MARGIN * lost and self._held[to].gained > LEAST_GAIN:
-            self._resize(self._held[donor], -1, f"{to} gains more by it")
-            self._resize(self._held[to], 1, f"gains more by it than {donor}")
-
-    def _receivers(self, calm_s: float) -> list[HeldFact]:
-        """Jobs that can be given a worker more, whose sizes are as they were told."""
-        barred = {lame.job for lame in self._facts.running if lame.missing} | self._why.keys()
-        return [
-            j
-            for j in self._facts.held
-            if j.workers < j.bounds.max
-            and (j.calm_s >= calm_s or not j.fed)
-            and j.growable
-            and j.job not in barred
-        ]
-
-    def _resize(self, job: HeldFact, by: int, why: str, *, shards: int = 0) -> None:
-        """So many workers, and shards, more or fewer; all reasons are told."""
-        self._workers[job.job] = self._size(job) + by
-        self._width[job.job] = self._shards_of(job) + shards
-        before = self._why.get(job.job)
-        self._why[job.job] = why if before in (None, why) else f"{before}; {why}"
-
-
-def _weight(job: HeldFact) -> float:
-    return job.weight if job.fed else job.weight * UNFED
+        counts = job.worth if job.fed else job.weight
+        return not job.fed, counts * job.loss_of(self._sizing.size(job)), job.job

@@ -15,10 +15,12 @@ from elps.contracts.state import Allocation, JobRecord, JobState
 from elps.scheduler.core import resizing
 from elps.scheduler.core.book import Book
 from elps.scheduler.core.deadlines import due_s
+from elps.scheduler.core.eps import Eps
 from elps.scheduler.core.events import Moment
 from elps.scheduler.core.facts import all_facts
 from elps.scheduler.core.places import counted
 from elps.scheduler.core.policy import AgentFact, Decision, Facts, Policy, ShardFact
+from elps.scheduler.core.sizing import UNFED
 from elps.scheduler.core.trainers import elsewhere
 
 TRIED, ALL_TRIED = 100, 5_000
@@ -82,7 +84,8 @@ def _more(book: Book, policy: Policy, record: JobRecord, now: Moment) -> list[st
     """What the policy says of it now, and what would bring it more."""
     facts = all_facts(book, now, held=policy.told_held)
     waits = dict(policy.decide(facts).waits)
-    lines = [f"policy {policy.name}: {waits[record.id]}"] if record.id in waits else []
+    lines = _weighed(book, facts, record) if policy.name == Eps.name else []
+    lines += [f"policy {policy.name}: {waits[record.id]}"] if record.id in waits else []
     if (full := _full(record)) and record.id not in waits:
         return [*lines, full]
     if not policy.resizes and record.allocation is not None and not _lacks(book, record):
@@ -103,6 +106,35 @@ def _more(book: Book, policy: Policy, record: JobRecord, now: Moment) -> list[st
     shown = [*found[:NAMED], *([f"{len(found) - NAMED} other cases"] if len(found) > NAMED else [])]
     verb = "start" if record.allocation is None else "get more"
     return [*lines, f"it would {verb} at once if {'; or '.join(shown)}"]
+
+
+def _weighed(book: Book, facts: Facts, record: JobRecord) -> list[str]:
+    """What `eps` goes by: the job's curve, what changes cost it, and its machines."""
+    job = next((held for held in facts.held if held.job == record.id and held.movable), None)
+    if job is None:
+        return []
+    live = book.live[record.id]
+    known, fit = live.speeds.cost.times, live.curve.fit
+    measured = (
+        f"measured at {counted(known, 'change')}" if known else "assumed until it is measured"
+    )
+    rests = f"a change of its size takes {job.cost_s:g} s of training from it ({measured})"
+    rests = f"{rests}, and it rests for {job.rests_s:g} s after one"
+    if not job.fed:
+        learns = f"it has not given its early feedback yet: it counts {UNFED:g} times"
+    elif fit is None:
+        learns = (
+            "too little is known of its loss to tell what it promises: it counts as the median job"
+        )
+    else:
+        learns = f"its loss has come to {fit.at(fit.last):.4g} and tends to {fit.c:.4g}"
+        learns = f"{learns}: it counts {job.promise:.2g} times as much as the median job"
+    lines = [learns, rests]
+    if job.speeds:
+        holds = " and holds the others up" if job.held_up else ""
+        worth = f"its machines are worth {job.power(len(job.speeds)):.3g} usual ones"
+        lines.append(f"{worth}; the slowest is {min(job.speeds):.2g} times as fast as one{holds}")
+    return lines
 
 
 def _full(record: JobRecord) -> str:

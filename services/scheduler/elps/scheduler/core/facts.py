@@ -9,7 +9,9 @@ from elps.contracts.job import Pool as Size
 from elps.contracts.state import Allocation, JobRecord, JobState
 from elps.scheduler.core import deadlines, resizing
 from elps.scheduler.core.book import Book
+from elps.scheduler.core.curve import HORIZON_S, LossCurve, standings
 from elps.scheduler.core.events import MemberId, Moment
+from elps.scheduler.core.gain import Rates, time_s
 from elps.scheduler.core.known import Live
 from elps.scheduler.core.policy import (
     AgentFact,
@@ -64,7 +66,9 @@ def all_facts(book: Book, now: Moment, *, held: bool) -> Facts:
     return Facts(
         shards=shards,
         agents=tuple(
-            AgentFact(a, *slots(a, x)) for a, x in sorted(pool.agents.items()) if not x.leaving
+            AgentFact(a, *slots(a, x), book.machines.speed(a, x.kind))
+            for a, x in sorted(pool.agents.items())
+            if not x.leaving
         ),
         queued=tuple(_queued(record, live) for record, live in _waiting(book)),
         running=tuple(
@@ -75,6 +79,9 @@ def all_facts(book: Book, now: Moment, *, held: bool) -> Facts:
                 tuple(live.avoid),
                 resizing.missing_shards(book, record.id),
                 resizing.barred(book, record.id, lingering, now),
+                held_up=record.document.held_up,
+                slowest=min(book.speeds_of(allocation.workers.values()), default=1.0),
+                least=record.document.workers.min,
             )
             for record, allocation, live in _lacking(book)
         ),
@@ -86,6 +93,7 @@ def all_facts(book: Book, now: Moment, *, held: bool) -> Facts:
         ),
         settling=book.discovers(now),
         at=now.unix,
+        quiet_s=now.mono - book.event_at,
     )
 
 
@@ -124,6 +132,7 @@ def _queued(record: JobRecord, live: Live) -> QueuedFact:
         rates=live.speeds.rates,
         left=deadlines.left_of(record),
         since=record.changed_at,
+        held_up=record.document.held_up,
     )
     live.told = record, fact
     return fact
@@ -134,6 +143,7 @@ def _held(
 ) -> tuple[HeldFact, ...]:
     """The jobs with a place, and those whose place is kept until their term is there. `free`: shards with a slot."""
     out = _about_to_start(book)
+    counts = promises(book)
     for record, allocation, live, reign in book.holding():
         workers, shards, pinned = record.document.workers, record.document.shards, record.pinned
         runs = book.goal(record.id) == "run" and live.succession is None
@@ -156,9 +166,36 @@ def _held(
                 movable=runs and reign.begun_at is not None and reign.lead is not None,
                 growable=runs,
                 left=deadlines.left_of(record),
+                speeds=uneven(book.speeds_of(allocation.workers.values())),
+                held_up=record.document.held_up,
+                cost_s=live.speeds.cost.seconds,
+                trend=live.trend,
+                promise=counts.get(record.id, 1.0),
             )
         )
     return tuple(out)
+
+
+def promises(book: Book) -> dict[JobId, float]:
+    """What jobs with a place that have given their feedback count for what they are expected to become (`curve`)."""
+    found = [
+        (record.id, promised(live.curve, live.speeds.rates))
+        for record, _, live, _ in book.holding()
+        if record.fed_at is not None
+    ]
+    counts = standings([promise for _, promise in found])
+    return {job: count for (job, _), count in zip(found, counts, strict=True)}
+
+
+def promised(curve: LossCurve, rates: Rates) -> float | None:
+    """What a job's curve promises of the same time of training with one worker; None where too little is known."""
+    fit = curve.fit
+    return None if fit is None or not rates else fit.promise(HORIZON_S / time_s(rates, 1))
+
+
+def uneven(speeds: tuple[float, ...]) -> tuple[float, ...]:
+    """As a fact tells them: none where all are usual ones."""
+    return speeds if any(speed != 1.0 for speed in speeds) else ()
 
 
 def _about_to_start(book: Book) -> list[HeldFact]:

@@ -19,6 +19,7 @@ def look(book: Book, job: JobId, now: Moment) -> None:
     record = book.records[job]
     if record.fed_at is None and (what := given(record)):
         book.update(msgspec.structs.replace(record, fed_at=now.unix), now)
+        book.happened(now)
         book.tell(job, "feedback", f"{what}: {_shown(record)}", now)
 
 

@@ -1,13 +1,17 @@
 """How fast a job would be with another number of workers: measured rates, and a model of what was not measured.
 
 An iteration takes ``a + b / n`` with `n` workers: a part that more workers do not shorten, and one that they share.
+Where machines differ `n` is their *power*: how many usual workers they are worth (`machines`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+
+from elps.scheduler.core.costs import ChangeCost
 
 SERIAL = 0.1
 """Share of an iteration that more workers do not shorten, as long as one number of workers was measured or none."""
@@ -26,26 +30,47 @@ REMEMBERED = 16_384
 SLOWEST, FASTEST = 1e-9, 1e9
 """Iterations per second that can be believed."""
 
-Rates = Sequence[tuple[int, float]]
-"""Number of workers and iterations per second, ascending."""
+Rates = Sequence[tuple[float, float]]
+"""Power of the workers and iterations per second, ascending."""
+
+
+@dataclass
+class _Change:
+    """Other workers take part: when a job was how far, and what is to be known yet of what that has cost."""
+
+    began: tuple[float, int]  #: the last time and iteration known with those before
+    rate: float  #: with them
+    switched: tuple[float, int]  #: the first one known with those after
+    over: tuple[float, int] | None = None  #: after the first stretch with them
 
 
 class Speeds:
-    """Measures a job's rate by its number of workers, from how far it is at each heartbeat."""
+    """Measures a job's rate by its workers, and what it costs to change them, from how far it is at each heartbeat."""
 
     def __init__(self) -> None:
         self._rates: dict[
-            int, tuple[float, float]
-        ] = {}  #: workers to rate, and when it was measured
+            int, tuple[float, float, float]
+        ] = {}  #: workers to rate, when it was measured, and their power
         self._since: tuple[float, int, int] | None = None  #: time, iteration, workers
         self._warm = (
             False  #: the first stretch with these workers is over: compilation, waits for who came
         )
+        self._ordered = False  #: the next change of the workers is one that was decided
+        self._change: _Change | None = None
+        self.cost = ChangeCost()
 
-    def seen(self, at: float, iteration: int, workers: int) -> None:
+    def resized(self) -> None:
+        """The job is to have another number of workers: what that costs is measured once they are there."""
+        self._ordered = True
+
+    def seen(self, at: float, iteration: int, workers: int, power: float | None = None) -> None:
         """So many workers take part, and the job is so far, at a time in monotonic seconds."""
         since = self._since
-        if since is None or workers != since[2] or iteration < since[1] or not workers:
+        if since is None or iteration < since[1] or not workers:
+            self._since, self._warm, self._change = (at, iteration, workers), False, None
+            return
+        if workers != since[2]:
+            self._change = self._begun(since, at, iteration)
             self._since, self._warm = (at, iteration, workers), False
             return
         seconds, done = at - since[0], iteration - since[1]
@@ -54,39 +79,63 @@ class Speeds:
         self._since = (at, iteration, workers)
         if not self._warm:
             self._warm = True
+            if self._change is not None:
+                self._change.over = at, iteration
             return
         rate = done / seconds
+        self._learn(rate)
         if (known := self._rates.get(workers)) is not None:
             rate = known[0] + NEWEST * (rate - known[0])
-        self._rates[workers] = (rate, at)
+        self._rates[workers] = (rate, at, float(workers) if power is None else power)
         self._rates = {n: r for n, r in self._rates.items() if at - r[1] < FADES_S}
 
+    def _begun(self, since: tuple[float, int, int], at: float, iteration: int) -> _Change | None:
+        """A change to be measured: one that was decided, from workers with a known rate, and no other one under way."""
+        known = self._rates.get(since[2])
+        if not self._ordered or known is None or self._change is not None:
+            return None
+        self._ordered = False
+        return _Change(since[:2], known[0], (at, iteration))
+
+    def _learn(self, rate: float) -> None:
+        """The rate after a change is known: what was not done that would have been by the two is what it has cost."""
+        change = self._change
+        if change is None or change.over is None:
+            return
+        between_s = (
+            change.switched[0] - change.began[0]
+        )  # it was somewhere there, so half of it each
+        expected = between_s * (change.rate + rate) / 2
+        expected += (change.over[0] - change.switched[0]) * rate
+        self.cost.learn((expected - (change.over[1] - change.began[1])) / rate)
+        self._change = None
+
     @property
-    def rates(self) -> tuple[tuple[int, float], ...]:
+    def rates(self) -> tuple[tuple[float, float], ...]:
         """As measured."""
-        return tuple((n, rate) for n, (rate, _) in sorted(self._rates.items()))
+        return tuple(sorted((power, rate) for rate, _, power in self._rates.values()))
 
 
-def time_s(rates: Rates, workers: int) -> float:
+def time_s(rates: Rates, power: float) -> float:
     """Seconds of an iteration with so many workers; in any unit while nothing was measured."""
     fixed, shared = fitted(tuple(rates))
-    return fixed + shared / max(workers, 1)
+    return fixed + shared / (power or 1)
 
 
-def gain(rates: Rates, before: int, after: int) -> float:
-    """Logarithm of how many times as fast a job would be with another number of workers."""
+def gain(rates: Rates, before: float, after: float) -> float:
+    """Logarithm of how many times as fast a job would be with other workers; none count as one."""
     fixed, shared = fitted(tuple(rates))
-    return math.log((fixed + shared / max(before, 1)) / (fixed + shared / max(after, 1)))
+    return math.log((fixed + shared / (before or 1)) / (fixed + shared / (after or 1)))
 
 
 @lru_cache(maxsize=REMEMBERED)
-def fitted(rates: tuple[tuple[int, float], ...]) -> tuple[float, float]:
+def fitted(rates: tuple[tuple[float, float], ...]) -> tuple[float, float]:
     """The part of an iteration's time that more workers do not shorten, and the one that they share; in seconds."""
     known = {n: 1 / rate for n, rate in rates if n > 0 and SLOWEST < rate < FASTEST}
     return _fitted(sorted(known.items()))
 
 
-def _fitted(known: Sequence[tuple[int, float]]) -> tuple[float, float]:
+def _fitted(known: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """The two parts of an iteration's time, by least squares, neither below 0."""
     if len(known) < 2:
         n, seconds = known[0] if known else (1, 1.0)

@@ -12,6 +12,7 @@ from elps.contracts.ids import AgentId, JobId, ShardId, WorkerId
 from elps.contracts.messages import HostedJob
 from elps.contracts.state import JobRecord
 from elps.scheduler.core.batching import Batching
+from elps.scheduler.core.curve import LossCurve
 from elps.scheduler.core.events import Request
 from elps.scheduler.core.gain import Speeds
 from elps.scheduler.core.policy import QueuedFact, Start
@@ -106,11 +107,14 @@ class Live:
     written_at: float = 0.0  #: monotonic, s; when the record was last handed out to be stored
     batching: Batching | None = None  #: of balanced jobs, since their leader was first heard
     speeds: Speeds = field(default_factory=Speeds)  #: measured, by number of workers
+    curve: LossCurve = field(default_factory=LossCurve)  #: of its losses
     behind: bool = False  #: it would miss its deadline (`deadlines`)
     told: tuple[JobRecord, QueuedFact] | None = (
         None  #: what the policy was told of it last, and by which record
     )
     resized_at: float = -math.inf  #: monotonic, s; when the policy last changed its size
+    gives_fastest: bool = False  #: of what it gives up by that, the fastest go first
+    trend: int = 0  #: whether it did so to more workers (1) or to fewer (-1)
     unwritten: bool = False  #: the record has changed since, in its progress or its reason
 
 

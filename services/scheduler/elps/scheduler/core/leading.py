@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from elps.contracts.ids import JobId
 from elps.contracts.messages import HostedJob
-from elps.contracts.state import JobState
+from elps.contracts.state import JobState, Progress
 from elps.contracts.telemetry import IterationTimings
 from elps.scheduler.core import feedback, judging
 from elps.scheduler.core.batching import Batching
@@ -12,6 +12,7 @@ from elps.scheduler.core.book import Book
 from elps.scheduler.core.events import Moment
 from elps.scheduler.core.known import Live, Reign
 from elps.scheduler.core.life import LifeEvent
+from elps.scheduler.core.machines import power
 from elps.scheduler.core.suspicion import suspect
 from elps.scheduler.core.trainers import allocation_of, elsewhere, worker_ended
 
@@ -27,14 +28,14 @@ def led(book: Book, job: JobId, live: Live, reign: Reign, hosted: HostedJob, now
     reign.cut_off = {s: reign.cut_off.get(s, now.mono) for s in hosted.unreachable}
     for shard in hosted.unreachable:
         suspect(book, shard, now)
-    _batches(book, job, live, hosted)
+    _batches(book, job, live, hosted, now)
     if hosted.phase in ("running", "pausing", "paused") and reign.begun_at is None:
         reign.begun_at = now.mono
     if hosted.progress is not None and hosted.phase != "loading":
         behind = hosted.progress.iteration < book.records[job].progress.iteration
         if not (behind and hosted.phase == "waiting"):  # before it has its checkpoint it knows less
             book.observe(job, now, progress=hosted.progress)
-            live.speeds.seen(now.mono, hosted.progress.iteration, len(hosted.ready))
+            _measured(book, job, live, hosted, hosted.progress, now)
             feedback.look(book, job, now)
             judging.look(book, job, now, ended=hosted.phase in ("finished", "failed"))
             if job not in book.live:
@@ -49,13 +50,25 @@ def led(book: Book, job: JobId, live: Live, reign: Reign, hosted: HostedJob, now
     _phase(book, job, live, hosted, now)
 
 
+def _measured(
+    book: Book, job: JobId, live: Live, hosted: HostedJob, progress: Progress, now: Moment
+) -> None:
+    """How fast it is with those that take part, and what it has come to."""
+    workers = allocation_of(book, job).workers
+    agents = [workers[w] for w in hosted.ready if w in workers]
+    worth = power(book.speeds_of(agents), held_up=book.records[job].document.held_up)
+    worth += len(hosted.ready) - len(agents)  # those that are about to leave
+    live.speeds.seen(now.mono, progress.iteration, len(hosted.ready), worth)
+    live.curve.seen(progress.iteration, progress.loss)
+
+
 def _state(hosted: HostedJob) -> object:
     """What of a leader's word decides what the job can be given or give up."""
     return hosted.phase, hosted.ready, hosted.holders, hosted.obeys
 
 
-def _batches(book: Book, job: JobId, live: Live, hosted: HostedJob) -> None:
-    """Keep who takes part in a balanced job, and which plan its leader obeys."""
+def _batches(book: Book, job: JobId, live: Live, hosted: HostedJob, now: Moment) -> None:
+    """Keep who takes part in a balanced job, which plan its leader obeys, and how fast its machines are."""
     document = book.records[job].document
     if live.batching is None and document.balanced:
         live.batching = Batching(job, document)
@@ -63,6 +76,7 @@ def _batches(book: Book, job: JobId, live: Live, hosted: HostedJob) -> None:
         workers, known = allocation_of(book, job).workers, book.pool.agents
         kinds = {agent: known[agent].kind for agent in workers.values() if agent in known}
         live.batching.led(hosted, workers, kinds)
+        book.machines.measured(now.mono, live.batching.paces(workers), kinds)
 
 
 def timed(book: Book, timings: IterationTimings) -> bool:

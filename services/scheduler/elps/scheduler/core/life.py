@@ -55,6 +55,8 @@ class LifeEvent(Enum):
     KILLED = "killed"
 
 
+GOES_ON = (LifeEvent.PLACED, LifeEvent.SUCCEEDED, LifeEvent.TRAINS, LifeEvent.STALLED)
+"""Events after which a job that was there is there as before: for the others nothing has changed."""
 HOLDING = (JobState.STARTING, JobState.RUNNING, JobState.WAITING)
 """The states in which a job has an allocation."""
 

@@ -7,19 +7,42 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from heapq import heapify, heappop, heappush, heapreplace
 
 from elps.contracts.ids import AgentId, ShardId
+from elps.scheduler.core.machines import worthwhile
 from elps.scheduler.core.policy import Facts, HeldFact, QueuedFact, Refill, RunningFact
+
+Speeds = Mapping[AgentId, float]
+"""Of agents that are no usual ones."""
+USUAL: Speeds = {}
+
+
+def speeds_of(facts: Facts) -> Speeds:
+    """Of those with free slots."""
+    return {fact.agent: fact.speed for fact in facts.agents if fact.speed != 1.0 and fact.free > 0}
 
 
 def refilled_from(
     shards: MutableMapping[ShardId, int],
     agents: MutableMapping[AgentId, int],
     lacking: Iterable[RunningFact],
+    speeds: Speeds = USUAL,
 ) -> list[Refill]:
-    """Give running jobs what they lack, in order, as far as it is free; the counts are lowered by that."""
+    """Give running jobs what they lack, in order, as far as it is free; the counts are lowered by that.
+
+    Where there is enough for all, those choose first whose workers wait for the slowest. They take none that would only
+    hold the others up.
+    """
     refills = []
+    lacking = list(lacking)
+    if speeds and sum(r.missing for r in lacking) <= sum(agents.values()):
+        lacking.sort(key=lambda running: not running.held_up)
     for running in lacking:
         usable = {agent: free for agent, free in agents.items() if agent not in running.avoid}
-        taken = spread(usable, running.missing, running.agents)
+        taken = spread(usable, running.missing, running.agents, speeds)
+        if running.held_up:
+            offered = [speeds.get(agent, 1.0) for agent in taken]
+            beside = len(running.agents)
+            least = max(0, running.least - beside)
+            taken = taken[: worthwhile(offered, beside, running.slowest, least)]
         for agent in taken:
             agents[agent] -= 1
         joined = tuple(s for s in by_room(shards) if s not in running.barred)
@@ -51,20 +74,29 @@ def taken(facts: Facts, shards: Mapping[ShardId, int]) -> bool:
 
 
 def spread(
-    free: Mapping[AgentId, int], count: int, present: tuple[AgentId, ...]
+    free: Mapping[AgentId, int],
+    count: int,
+    present: tuple[AgentId, ...],
+    speeds: Speeds = USUAL,
 ) -> tuple[AgentId, ...]:
-    """Up to `count` slots, each on the agent with the fewest workers of the job, then with the most free slots."""
+    """Up to `count` slots, the fastest first; of equals those on the agent with the fewest workers of the job, then
+    with the most free slots.
+    """
     if count <= 0:
         return ()
     there = Counter(present)
-    heap = [(there[agent], -left, agent) for agent, left in free.items() if left > 0]
+    heap = [
+        (-speeds.get(agent, 1.0), there[agent], -left, agent)
+        for agent, left in free.items()
+        if left > 0
+    ]
     heapify(heap)
     taken: list[AgentId] = []
     while heap and len(taken) < count:
-        workers, minus_left, agent = heap[0]
+        minus_speed, workers, minus_left, agent = heap[0]
         taken.append(agent)
         if minus_left < -1:
-            heapreplace(heap, (workers + 1, minus_left + 1, agent))
+            heapreplace(heap, (minus_speed, workers + 1, minus_left + 1, agent))
         else:
             heappop(heap)
     return tuple(taken)
@@ -73,50 +105,91 @@ def spread(
 class Spreading:
     """The same for one new job after the other, from counts that are lowered by what each is given."""
 
-    def __init__(self, free: MutableMapping[AgentId, int]) -> None:
+    def __init__(self, free: MutableMapping[AgentId, int], speeds: Speeds = USUAL) -> None:
         """Nothing else may change the counts meanwhile."""
-        self._free = free
-        self._heap = [(-left, agent) for agent, left in free.items() if left > 0]
-        heapify(self._heap)
-        self.left = -sum(minus for minus, _ in self._heap)
+        self._free, self._speeds = free, speeds
+        heaps: dict[float, list[tuple[int, AgentId]]] = {}
+        for agent, left in free.items():
+            if left > 0:
+                heaps.setdefault(speeds.get(agent, 1.0), []).append((-left, agent))
+        for heap in heaps.values():
+            heapify(heap)
+        self._heaps = {speed: heaps[speed] for speed in sorted(heaps, reverse=True)}  #: by speed
+        self.left = -sum(minus for heap in self._heaps.values() for minus, _ in heap)
         """Free slots in all."""
 
-    def take(self, count: int) -> tuple[AgentId, ...]:
-        """Up to so many slots."""
+    def take(self, count: int, least: int = 0, *, held_up: bool = False) -> tuple[AgentId, ...]:
+        """Up to so many slots; for a job that is `held_up` by slow workers none of those that would do so, beyond the
+        least that it needs.
+        """
+        taken: list[AgentId] = []
+        for heap in self._heaps.values():
+            if len(taken) < count:
+                taken += self._from(heap, count - len(taken))
+        if held_up and taken:
+            offered = [self._speeds.get(agent, 1.0) for agent in taken]
+            kept = worthwhile(offered, 0, offered[0], least)
+            for agent in taken[kept:]:
+                self._give_back(agent)
+            del taken[kept:]
+        self.left -= len(taken)
+        return tuple(taken)
+
+    def _from(self, heap: list[tuple[int, AgentId]], count: int) -> list[AgentId]:
         taken: list[AgentId] = []
         given: list[
             tuple[int, AgentId]
         ] = []  #: agents that have one more of the job's workers than those in the heap
         while len(taken) < count:
-            if not self._heap:
+            if not heap:
                 if not given:
                     break
-                self._heap, given = given, []
-                heapify(self._heap)
-            minus_left, agent = heappop(self._heap)
+                heap[:], given = given, []
+                heapify(heap)
+            minus_left, agent = heappop(heap)
             taken.append(agent)
             self._free[agent] -= 1
             if minus_left < -1:
                 given.append((minus_left + 1, agent))
         for entry in given:
-            heappush(self._heap, entry)
-        self.left -= len(taken)
-        return tuple(taken)
+            heappush(heap, entry)
+        return taken
+
+    def _give_back(self, agent: AgentId) -> None:
+        self._free[agent] += 1
+        heap = self._heaps[self._speeds.get(agent, 1.0)]
+        left = [entry for entry in heap if entry[1] != agent]
+        heap[:] = [*left, (-self._free[agent], agent)]
+        heapify(heap)
 
 
 class FreeSlots:
-    """Free slots, in the order of their agents."""
+    """Free slots, the fastest first, else in the order of their agents."""
 
-    def __init__(self, agents: Mapping[AgentId, int]) -> None:
+    def __init__(self, agents: Mapping[AgentId, int], speeds: Speeds = USUAL) -> None:
+        self._speeds = speeds
         self._order = [agent for agent, free in agents.items() if free > 0]
+        if speeds:
+            self._order.sort(key=lambda agent: -speeds.get(agent, 1.0))
         self._free = {agent: agents[agent] for agent in self._order}
         self._first = 0  #: those before it have none
         self.left = sum(self._free.values())
 
-    def usable(self, job: HeldFact) -> AgentId | None:
-        """The first agent with a free slot on which the job's trainers may start."""
+    @property
+    def speed(self) -> float:
+        """Of the fastest one that is left; 1 where none is."""
+        self._pass()
+        if not self._speeds or self._first >= len(self._order):
+            return 1.0
+        return self._speeds.get(self._order[self._first], 1.0)
+
+    def _pass(self) -> None:
         while self._first < len(self._order) and not self._free[self._order[self._first]]:
             self._first += 1
+
+    def usable(self, job: HeldFact) -> AgentId | None:
+        """The first agent with a free slot on which the job's trainers may start."""
+        self._pass()
         for n in range(self._first, len(self._order)):
             agent = self._order[n]
             if self._free[agent] and agent not in job.avoid:

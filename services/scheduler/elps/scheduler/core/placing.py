@@ -94,8 +94,12 @@ def _apply(book: Book, policy: Policy, facts: Facts, now: Moment) -> bool:
 
 def _resize(book: Book, resize: Resize, now: Moment) -> None:
     """Have a job come to another size: `resizing` retires what is too much, and what is missing is asked for."""
-    live = book.live[resize.job]
-    live.resized_at = now.mono
+    live, allocation = book.live[resize.job], book.records[resize.job].allocation
+    assert allocation is not None
+    live.resized_at, live.gives_fastest = now.mono, resize.fastest
+    if resize.workers != allocation.size:
+        live.trend = 1 if resize.workers > allocation.size else -1
+        live.speeds.resized()
     book.reallocate(resize.job, now, size=resize.workers, width=resize.shards)
     what = f"shall have {counted(resize.workers, 'worker')} and {counted(resize.shards, 'shard')}"
     book.tell(resize.job, "resizing", f"{what}: {resize.reason}", now)

@@ -8,13 +8,16 @@ objects as before has the next decision sooner.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
 from elps.contracts.ids import AgentId, JobId, ShardId
 from elps.contracts.job import Pool as Size
-from elps.scheduler.core.gain import fitted, gain
+from elps.scheduler.core.costs import ASSUMED_S, HORIZON_S, rests_s, settles_s
+from elps.scheduler.core.gain import fitted, gain, time_s
+from elps.scheduler.core.machines import power, worthwhile
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class AgentFact:
     slots: int
     free: int
     clearing: int
+    speed: float = 1.0
+    """Of its machine, beside a usual one."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +54,14 @@ class QueuedFact:
     """It has given its early feedback before."""
     group: str = ""
     weight: float = 1.0
-    rates: tuple[tuple[int, float], ...] = ()
+    rates: tuple[tuple[float, float], ...] = ()
     """As of `HeldFact`, if it had a place before."""
     left: float | None = None
     """Iterations that it has to go; None: nobody knows yet."""
     since: float = 0.0
     """When it came to wait, on the clock of `Facts.at`."""
+    held_up: bool = False
+    """As of `HeldFact`."""
 
     @cached_property
     def parts_s(self) -> tuple[float, float]:
@@ -82,8 +89,8 @@ class HeldFact:
     """It has given its early feedback."""
     weight: float = 1.0
     group: str = ""
-    rates: tuple[tuple[int, float], ...] = ()
-    """Iterations per second as measured, by number of workers, ascending."""
+    rates: tuple[tuple[float, float], ...] = ()
+    """Iterations per second as measured, by power of its workers, ascending."""
     room: int = 0
     """Shards with a free slot that it can be given."""
     gives: tuple[ShardId, ...] = ()
@@ -100,6 +107,16 @@ class HeldFact:
     """Its place is kept until its term is there; then it may want more."""
     left: float | None = None
     """Iterations that it has to go; None: nobody knows yet."""
+    speeds: tuple[float, ...] = ()
+    """Of the machines of its workers, beside a usual one; empty: all are usual ones."""
+    held_up: bool = False
+    """Its workers have equal batches and wait for the slowest."""
+    cost_s: float = ASSUMED_S
+    """Of its training, for a change of its size."""
+    trend: int = 0
+    """Whether its size was last changed to more workers (1) or to fewer (-1); 0: not yet."""
+    promise: float = 1.0
+    """How much better it is expected to become, over the median job; 1 also where that is not known."""
 
     @cached_property
     def parts_s(self) -> tuple[float, float]:
@@ -122,19 +139,94 @@ class HeldFact:
         return max(self.bounds.max, self.least) if self.growable else self.workers
 
     @cached_property
+    def _fastest(self) -> tuple[float, ...]:
+        """Speeds of its workers, the fastest first: those that go first are at the end."""
+        return tuple(sorted(self.speeds, reverse=True))
+
+    def power(self, workers: int) -> float:
+        """What so many of its workers are worth: the fastest that it has, and usual ones beyond those."""
+        if not self.speeds:
+            return float(workers)
+        return power(self._speeds_of(workers), held_up=self.held_up)
+
+    def _speeds_of(self, workers: int) -> tuple[float, ...]:
+        if workers <= len(self.speeds):
+            return self._fastest[:workers]
+        return tuple(sorted((*self.speeds, *(1.0,) * (workers - len(self.speeds))), reverse=True))
+
+    @cached_property
+    def slowest(self) -> float:
+        """Speed of the worker that it would give up."""
+        return min(self._speeds_of(self.workers)) if self.speeds else 1.0
+
+    @cached_property
+    def fastest(self) -> float:
+        """Of the fastest one."""
+        return max(self._speeds_of(self.workers)) if self.speeds else 1.0
+
+    def gain_by(self, speed: float, workers: int) -> float:
+        """By one worker more of such a speed, beside so many, as `gain`; below 0 where it would hold the others up."""
+        if speed == 1.0 and not self.speeds:
+            return gain(self.rates, workers, workers + 1)
+        now = self._speeds_of(workers) if self.speeds else (1.0,) * workers
+        then = power((*now, speed), held_up=self.held_up)
+        return gain(self.rates, power(now, held_up=self.held_up), then)
+
+    def loss_of(self, workers: int) -> float:
+        """By one worker fewer than so many; below 0 where it is one of those that hold the others up."""
+        if (best := self.best(workers)) < workers:
+            return gain(self.rates, self.power(best), self.power(workers)) / (workers - best)
+        return gain(self.rates, self.power(workers - 1), self.power(workers))
+
+    def best(self, workers: int) -> int:
+        """How many of so many it is fastest with, the slowest ones left out; not below its least."""
+        if not (self.held_up and self.speeds):
+            return workers
+        return worthwhile(self._speeds_of(workers), 0, math.inf, min(self.bounds.min, workers))
+
+    @cached_property
     def gained(self) -> float:
-        """By a worker more, as `gain`."""
-        return gain(self.rates, self.workers, self.workers + 1)
+        """By a usual worker more, as `gain`."""
+        return self.gain_by(1.0, self.workers)
 
     @cached_property
     def lost(self) -> float:
         """By a worker fewer."""
-        return gain(self.rates, self.workers - 1, self.workers)
+        return self.loss_of(self.workers)
+
+    @cached_property
+    def lost_fastest(self) -> float:
+        """By its fastest worker fewer, where they differ."""
+        there = self._speeds_of(self.workers)
+        now, then = power(there, held_up=self.held_up), power(there[1:], held_up=self.held_up)
+        return gain(self.rates, then, now)
+
+    @cached_property
+    def worth(self) -> float:
+        """What its speed counts for: its weight, and what it promises. Only of jobs that have given their feedback."""
+        return self.weight * self.promise
 
     @cached_property
     def price(self) -> tuple[bool, float, JobId]:
-        """What a worker fewer costs, to compare: those without feedback last, then by weight times what is lost."""
-        return not self.fed, self.weight * self.lost, self.job
+        """What a worker fewer costs, to compare: those without feedback last, then by worth times what is lost."""
+        return not self.fed, (self.worth if self.fed else self.weight) * self.lost, self.job
+
+    @cached_property
+    def rests_s(self) -> float:
+        """The cost horizon of its changes (`costs`)."""
+        return rests_s(self.cost_s)
+
+    @cached_property
+    def settles_s(self) -> float:
+        """How long after a change it is given nothing that is free."""
+        return settles_s(self.cost_s)
+
+    @cached_property
+    def horizon_s(self) -> float:
+        """So far ahead gains are counted: no farther than to its end."""
+        if self.left is None or not self.rates:
+            return HORIZON_S
+        return min(HORIZON_S, self.left * time_s(self.rates, self.power(self.workers)))
 
 
 @dataclass(frozen=True)
@@ -151,6 +243,12 @@ class RunningFact:
     missing_shards: int = 0
     barred: tuple[ShardId, ...] = ()
     """Shards that it cannot be given: its own, and those that may still have something of it."""
+    held_up: bool = False
+    """As of `HeldFact`."""
+    slowest: float = 1.0
+    """Speed of the slowest of its workers."""
+    least: int = 0
+    """Workers that it has to have."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +269,8 @@ class Facts:
     """The scheduler started just now and members are still being discovered."""
     at: float = 0.0
     """The time, in seconds; only differences of it mean anything."""
+    quiet_s: float = 0.0
+    """Since a job last came, gave its feedback or went, or a member did: since there was reason to change anything."""
     all_slots: int | None = None
     """Worker slots of the whole pool, where `agents` are only those with something free or clearing; None: all are."""
 
@@ -217,6 +317,8 @@ class Resize:
     workers: int
     shards: int
     reason: str
+    fastest: bool = False
+    """What it gives up are the workers on its fastest machines, which another job can use better; else the slowest."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +333,7 @@ class Decision:
 
 
 def work_of(
-    left: float | None, rates: tuple[tuple[int, float], ...], parts_s: tuple[float, float]
+    left: float | None, rates: tuple[tuple[float, float], ...], parts_s: tuple[float, float]
 ) -> float | None:
     """Iterations left times the fitted time of one with one worker; None where either is not known."""
     if left is None or not rates:

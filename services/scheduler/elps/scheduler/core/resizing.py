@@ -67,6 +67,7 @@ def resize(book: Book, now: Moment) -> None:
             continue  # the leader moves nothing any more, and the size is right at the next start
         allocation = _wanted(book, record, now)
         said = _retire_surplus(book, record, allocation, reign, now)
+        live.gives_fastest = False
         if reign.lead is not None:
             said += _aim(book, job, reign, now)
             said += _let_go(book, job, reign.lead, now)
@@ -87,12 +88,19 @@ def _wanted(book: Book, record: JobRecord, now: Moment) -> Allocation:
 def _retire_surplus(
     book: Book, record: JobRecord, allocation: Allocation, reign: Reign, now: Moment
 ) -> list[str]:
+    """Those go first that are about to end or not ready yet, then those on the slowest machines, then the newest.
+
+    Or on the fastest, where the policy has said so just now.
+    """
+    sign = -1.0 if book.live[record.id].gives_fastest else 1.0
     ready = reign.lead.ready if reign.lead is not None else []
     order = {worker: n for n, worker in enumerate(allocation.workers)}
+    speeds = dict(zip(order, book.speeds_of(allocation.workers.values()), strict=True))
 
-    def dispensable(worker: WorkerId) -> tuple[bool, bool, int]:
+    def dispensable(worker: WorkerId) -> tuple[bool, bool, float, int]:
         agent = book.pool.agents.get(allocation.workers[worker])
-        return agent is not None and not agent.leaving, worker in ready, -order[worker]
+        stays = agent is not None and not agent.leaving
+        return stays, worker in ready, sign * speeds[worker], -order[worker]
 
     surplus = sorted(order, key=dispensable)[: max(0, len(order) - allocation.size)]
     why = _wanted_text(allocation.size)

@@ -59,6 +59,7 @@ def scale(book: Book, record: JobRecord, wish: ScaleCommand, now: Moment) -> str
         book.update(msgspec.structs.replace(record, pinned=pinned), now)
         why = f": {wish.reason}" if wish.reason else ""
         book.tell(record.id, "scaled", f"{said(pinned)}{why}", now)
+        book.happened(now)
         book.reserve(record.id, None)  # a place that was kept for it had the size before
         text = said(pinned)
     return f"{text}; {_outlook(book, book.records[record.id])}"

@@ -22,7 +22,6 @@ from dataclasses import replace
 from typing import Protocol
 
 from elps.contracts.ids import JobId
-from elps.scheduler.core.eps import GROWS_S, MOVES_S
 from elps.scheduler.core.places import (
     FreeSlots,
     Spreading,
@@ -30,6 +29,7 @@ from elps.scheduler.core.places import (
     counted,
     need,
     refilled_from,
+    speeds_of,
     taken,
     too_large,
 )
@@ -170,13 +170,13 @@ class _Steering:
                     self._resize(known, right, "others wait for what it lacks")
                 lame = replace(lame, missing=right - there)
             lacking.append(lame)
-        return refilled_from(self._shards, self._agents, lacking)
+        return refilled_from(self._shards, self._agents, lacking, speeds_of(self._facts))
 
     def _start(self, queue: Sequence[QueuedFact], wanted: Mapping[JobId, int]) -> list[QueuedFact]:
         """Start whoever can be started; returns the others, in order."""
         if not queue:
             return []
-        free = Spreading(self._agents)
+        free = Spreading(self._agents, speeds_of(self._facts))
         kept = sum(job.workers.min for job in queue)  # for those behind
         for n, job in enumerate(queue):
             shards = by_room(self._shards)
@@ -184,7 +184,8 @@ class _Steering:
             if len(shards) < job.shards.min or free.left < job.workers.min:
                 return list(queue[n:])
             count = max(job.workers.min, min(wanted[job.job], free.left - kept))
-            agents, shards = free.take(count), shards[: job.shards.max]
+            agents = free.take(count, job.workers.min, held_up=job.held_up)
+            shards = shards[: job.shards.max]
             for shard in shards:
                 self._shards[shard] -= 1
             reason = (
@@ -198,7 +199,7 @@ class _Steering:
         """Have jobs that run give up what those that wait are to have, and is neither free nor on its way."""
         to = waiting[0].job
         lacking = sum(wanted[job.job] for job in waiting) - self._free()
-        for job in self._richest(wanted, 0.0):
+        for job in self._richest(wanted, rested=False):
             above = min(self._size[job.job] - wanted[job.job], lacking)
             if above > 0:
                 lacking -= above
@@ -215,12 +216,14 @@ class _Steering:
         coming = sum(fact.clearing for fact in self._facts.agents)
         return sum(self._agents.values()) + max(coming, self._facts.retiring)
 
-    def _richest(self, wanted: Mapping[JobId, int], calm_s: float) -> list[HeldFact]:
+    def _richest(self, wanted: Mapping[JobId, int], *, rested: bool) -> list[HeldFact]:
         """Who has more than is right, whoever has most above it first."""
         able = [
             job
             for job in self._held.values()
-            if job.movable and job.calm_s >= calm_s and self._size[job.job] > wanted[job.job]
+            if job.movable
+            and (not rested or job.calm_s >= job.rests_s)
+            and self._size[job.job] > wanted[job.job]
         ]
         return sorted(able, key=lambda j: (wanted[j.job] - self._size[j.job], j.job))
 
@@ -232,13 +235,13 @@ class _Steering:
             if job.growable
             and self._size[job.job] < wanted[job.job]
             and job.job not in self._lacking
-            and (job.calm_s >= GROWS_S or not job.fed)
+            and (job.calm_s >= job.settles_s or not job.fed)
         ]
         return sorted(able, key=lambda j: (self._size[j.job] - wanted[j.job], j.job))
 
     def _grow(self, wanted: Mapping[JobId, int]) -> None:
         """Give what is free to those that have less than is right."""
-        free = FreeSlots(self._agents)
+        free = FreeSlots(self._agents, speeds_of(self._facts))
         for job in self._poorest(wanted) if free.left else ():
             given, lacks = 0, wanted[job.job] - self._size[job.job]
             while given < lacks and free.take(job):
@@ -253,10 +256,10 @@ class _Steering:
         lacking = sum(
             wanted[job.job] - self._size[job.job]
             for job in self._poorest(wanted)
-            if job.calm_s >= MOVES_S
+            if job.calm_s >= job.rests_s
         )
         lacking -= self._free()
-        for job in self._richest(wanted, MOVES_S):
+        for job in self._richest(wanted, rested=True):
             above = min(self._size[job.job] - wanted[job.job], lacking)
             if above > 0:
                 lacking -= above
@@ -269,7 +272,7 @@ class _Steering:
         able = [
             job
             for job in self._held.values()
-            if job.movable and job.room and job.calm_s >= MOVES_S and job.job not in self._why
+            if job.movable and job.room and job.calm_s >= job.rests_s and job.job not in self._why
             if job.shards < job.shard_bounds.max
         ]
         if able:

@@ -30,6 +30,7 @@ def shard_beaten(book: Book, beat: ShardBeat, now: Moment) -> None:
         return
     if seen is not Seen.AGAIN:
         book.note("shard_" + seen.value, shard=beat.shard, host=beat.host, slots=beat.slots)
+        book.happened(now)
     if seen is Seen.RESTARTED:
         shard_lost(book, beat.shard, f"shard {beat.shard} was restarted", now)
     shown = {hosted.job: hosted for hosted in beat.jobs}
@@ -97,11 +98,15 @@ def shard_lost(book: Book, shard: ShardId, why: str, now: Moment) -> None:
 
 def agent_beaten(book: Book, beat: AgentBeat, now: Moment) -> None:
     """Compare an agent's heartbeat with what it was given."""
+    before = book.pool.agents.get(beat.agent)
+    offered = None if before is None else (before.slots, before.leaving)
     seen = book.pool.agent_beaten(beat, now.mono)
     if seen is Seen.STALE:
         return
     if seen is not Seen.AGAIN:
         book.note("agent_" + seen.value, agent=beat.agent, host=beat.host, slots=beat.slots)
+    if seen is not Seen.AGAIN or offered != (beat.slots, beat.leaving):
+        book.happened(now)
     if seen is Seen.RESTARTED:
         agent_lost(book, beat.agent, f"agent {beat.agent} was restarted", now)
     shown = {status.worker: status for status in beat.trainers}
@@ -217,6 +222,7 @@ def shard_refused(book: Book, event: ShardRefused, now: Moment) -> None:
 def _member_lost(book: Book, member: MemberId, why: str, now: Moment) -> None:
     is_shard = member in book.pool.shards
     book.pool.remove(member)
+    book.happened(now)
     book.note("member_lost", True, member=member, reason=why)
     if is_shard:
         shard_lost(book, ShardId(member), f"shard {member} {why}", now)

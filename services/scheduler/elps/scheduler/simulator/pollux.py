@@ -73,10 +73,8 @@ def jobs_of(text: str, files: Texts, stretch: float = 1.0) -> tuple[Job, ...]:
         key = app, batch, max(most, replicas)
         if key not in profiles:
             profiles[key] = profile(steps[app], batch, key[2])
-        evaluated = [
-            int(r["iteration"])
-            for r in _table(files, _validation(app, row["batch_size"]), ("iteration",))
-        ]
+        table = _table(files, _validation(app, row["batch_size"]), ("iteration", "metric"))
+        evaluated = [int(r["iteration"]) for r in table]
         jobs.append(
             Job(
                 JobId(name),
@@ -86,6 +84,7 @@ def jobs_of(text: str, files: Texts, stretch: float = 1.0) -> tuple[Job, ...]:
                 profiles[key],
                 workers=Size(min=1, max=most),
                 fixed=replicas,
+                losses=_losses(evaluated, [float(r["metric"]) for r in table]),
             )
         )
     return tuple(sorted(jobs, key=lambda job: job.at_s))
@@ -156,6 +155,12 @@ def _note(
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
+
+
+def _losses(iterations: Sequence[int], metrics: Sequence[float]) -> tuple[tuple[int, float], ...]:
+    """What was evaluated, so that it falls: metrics that are better the higher they are count as below 0."""
+    sign = 1.0 if metrics[-1] <= metrics[0] else -1.0
+    return tuple((k, sign * metric) for k, metric in zip(iterations, metrics, strict=True))
 
 
 def _validation(app: str, batch: str) -> str:

@@ -17,6 +17,7 @@ profile = "small"
 iterations = 300
 feedback = 10                   # iterations until its early feedback
 workers = {min = 1, max = 8}
+halved = 40                     # iterations after which its loss is half of what it was; without it none is told
 
 [[jobs]]
 id = "short"                    # short-0, short-1, ...
@@ -50,6 +51,8 @@ Above0 = Annotated[float, Meta(gt=0, le=1e9)]
 Members = Annotated[int, Meta(ge=1, le=100_000)]
 Iterations = Annotated[int, Meta(ge=1, le=10**12)]
 MOST_JOBS = 1_000_000
+EVALUATIONS = 100
+"""Of a job with a loss."""
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,6 +84,7 @@ class JobTable(_Part, frozen=True, kw_only=True):
     workers: Size = Size()
     shards: Size = Size()
     fixed: Members | None = None
+    halved: Iterations | None = None
     weight: Annotated[float, Meta(ge=0.01, le=100)] = 1.0
 
 
@@ -155,6 +159,7 @@ def jobs_of(document: Document, seed: int) -> tuple[Job, ...]:
     for table in document.jobs:
         at_s = table.at_s
         feedback = min(table.feedback or table.iterations, table.iterations)
+        losses = _losses(table)
         for n in range(table.count):
             keep = chance.random() < table.keep
             jobs.append(
@@ -169,12 +174,21 @@ def jobs_of(document: Document, seed: int) -> tuple[Job, ...]:
                     table.weight,
                     table.fixed,
                     None if keep else feedback,
+                    losses,
                 )
             )
             at_s += float(chance.exponential(table.every_s)) if table.random else table.every_s
     if len({job.id for job in jobs}) < len(jobs):
         raise InvalidDocument("workload", ["jobs: two have the same id"])
     return tuple(sorted(jobs, key=lambda job: job.at_s))
+
+
+def _losses(table: JobTable) -> tuple[tuple[int, float], ...]:
+    """It falls as one over the iterations, from 1."""
+    if table.halved is None:
+        return ()
+    every = max(1, table.iterations // EVALUATIONS)
+    return tuple((k, 1 / (1 + k / table.halved)) for k in range(every, table.iterations + 1, every))
 
 
 def cluster_of(table: ClusterTable, recorded: dict[str, list[dict[str, str | None]]]) -> Cluster:

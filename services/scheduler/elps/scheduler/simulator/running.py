@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 
 from elps.contracts.ids import AgentId, ShardId
+from elps.scheduler.core.costs import ChangeCost
+from elps.scheduler.core.curve import LossCurve
 from elps.scheduler.core.gain import FADES_S
 from elps.scheduler.simulator.workload import Costs, Job
 
@@ -51,8 +53,16 @@ class Running:
     resized_at: float = -math.inf
     stamp: int = 0
     """Of its newest course; whatever was foreseen under another one is void."""
-    rates: dict[int, tuple[float, float]] = field(default_factory=dict)
-    """Measured, with when, by workers that take part."""
+    trend: int = 0
+    """Whether its size was last changed to more workers (1) or to fewer (-1)."""
+    rates: dict[int, tuple[float, float, float]] = field(default_factory=dict)
+    """Measured, with when and with their power, by workers that take part."""
+    cost: ChangeCost = field(default_factory=ChangeCost)
+    unlearned_s: float = 0.0
+    """Lost by its newest change, which is known when its rate after that is."""
+    curve: LossCurve = field(default_factory=LossCurve)
+    evaluated: int = 0
+    """So many of its losses are in its curve."""
     resizes: int = 0
     lost_s: float = 0.0
     """Of training, by changes of its size."""
@@ -70,6 +80,11 @@ class Running:
     def count_at_work(self) -> int:
         """How many those are."""
         return len(self.agents) - self.joining + len(self.leaving)
+
+    @property
+    def known_rates(self) -> tuple[tuple[float, float], ...]:
+        """As measured, by power."""
+        return tuple(sorted((power, rate) for rate, _, power in self.rates.values()))
 
     @property
     def iterations(self) -> int:
@@ -101,6 +116,7 @@ class Running:
         """It makes no progress for so long, after what blocks it already."""
         self.blocked_until = max(self.blocked_until, self.counted_at) + seconds
         self.lost_s += seconds
+        self.unlearned_s += seconds
 
     def change_cost_s(self, costs: Costs) -> float:
         """Of a worker or shard more or fewer, or of a restart."""
@@ -113,7 +129,17 @@ class Running:
         """How long after a change its rate is known."""
         return STRETCHES * BEAT_S * math.ceil(1 / self.rate / BEAT_S)
 
-    def note_rate(self, now: float) -> None:
-        """The rate with the workers that it has is known now."""
-        self.rates[self.count_at_work] = self.rate, now
+    def note_rate(self, now: float, power: float) -> None:
+        """The rate with the workers that it has is known now, and what it has cost to come to them."""
+        self.rates[self.count_at_work] = self.rate, now, power
         self.rates = {n: r for n, r in self.rates.items() if now - r[1] < FADES_S}
+        if self.unlearned_s:
+            self.cost.learn(self.unlearned_s)
+            self.unlearned_s = 0.0
+
+    def evaluate(self) -> None:
+        """Tell its curve what was evaluated up to now."""
+        losses = self.job.losses
+        while self.evaluated < len(losses) and losses[self.evaluated][0] <= self.done + 1e-9:
+            self.curve.seen(*losses[self.evaluated])
+            self.evaluated += 1

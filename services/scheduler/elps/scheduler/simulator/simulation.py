@@ -18,8 +18,9 @@ from itertools import count
 
 from elps.balance.slowdown import Slowdown, Step
 from elps.contracts.ids import AgentId, JobId
-from elps.scheduler.core.eps import GROWS_S, MOVES_S
+from elps.scheduler.core.costs import rests_s, settles_s
 from elps.scheduler.core.facts import LOOK_S
+from elps.scheduler.core.machines import power, stepped
 from elps.scheduler.core.policy import Decision, Policy, Refill, Resize, Start
 from elps.scheduler.simulator.facing import Teller
 from elps.scheduler.simulator.outcome import Ended, Outcome
@@ -44,7 +45,10 @@ class Simulation:
         self.decisions = 0
         self._order: list[tuple[int, JobId]] = []  #: of those that have a place, by arrival
         self._arrival = {job.id: n for n, job in enumerate(workload.jobs)}
-        self._teller = Teller(resizes=policy.resizes)
+        self._held_up = not workload.cluster.balanced
+        self._teller = Teller(resizes=policy.resizes, held_up=self._held_up)
+        self._event_at = 0.0  #: when a job last came, gave its feedback or went
+        self._measure_machines()
         self._heap: list[tuple[float, int, str, JobId | None, int]] = []
         self._numbers = count()
         self._asked_at = -math.inf
@@ -99,11 +103,10 @@ class Simulation:
     def _happens(self, what: str, job: JobId | None, stamp: int) -> bool:
         """One thing; whether a policy might decide otherwise than before."""
         if job is None:
-            if what == "weather":
-                self._weather()
-            return False
+            return what == "weather" and self._weather()
         if what == "arrives":
             self.queue[job] = self._jobs[job]
+            self._happened()
             return True
         run = self.held.get(job)
         if run is None:
@@ -132,23 +135,45 @@ class Simulation:
                 run.leaving = []
                 self._changed(run)
             case "measured":
-                run.note_rate(self.now)
+                self._note_rate(run)
             case "fed":
                 run.fed_at = self.now
+                self._happened()
             case "ends":
                 self._end(run)
+                self._happened()
 
-    def _weather(self) -> None:
-        """Workers have become faster or slower."""
+    def _happened(self) -> None:
+        """A job has come, given its feedback or gone."""
+        self._event_at = self.now
+        self._teller.happened()
+
+    def _note_rate(self, run: Running) -> None:
+        run.note_rate(self.now, power(self.slots.speeds_of(run.at_work), held_up=self._held_up))
+
+    def _measure_machines(self) -> None:
+        """How fast they are now is known at once."""
+        patterns = self.workload.cluster.slowdowns
+        if patterns:
+            self.slots.speeds = [
+                stepped(1 / patterns[n % len(patterns)].factor(self.now))
+                for n in range(len(self.slots.agents))
+            ]
+
+    def _weather(self) -> bool:
+        """Workers have become faster or slower; whether they are told so."""
+        before = self.slots.speeds
+        self._measure_machines()
         for run in self.held.values():
             run.advance(self.now)
             if run.begun_at is not None and self._rate(run) != run.rate:
                 self._course(run)
                 if run.count_at_work in run.rates:
-                    run.note_rate(self.now)
+                    self._note_rate(run)
                 self._teller.forget(run.job.id)
         if self.held or self._arrivals_left():
             self._foresee(self.now + self.workload.cluster.weather_s, "weather")
+        return before != self.slots.speeds
 
     def _moved(self, run: Running) -> None:
         self.slots.leave(run.job.id, run.emptied)
@@ -201,7 +226,7 @@ class Simulation:
             self._foresee(run.stopped_until, "goes on", job, stamp)
         if run.leaving:
             self._foresee(run.boundary_at(), "left", job, stamp)
-        if run.count_at_work not in run.rates:
+        if run.count_at_work not in run.rates or run.unlearned_s:
             since = max(self.now, run.blocked_until)
             self._foresee(since + run.measured_after_s(), "measured", job, stamp)
 
@@ -247,7 +272,8 @@ class Simulation:
         acted = False
         for _ in range(2):
             ordered = [self.held[job] for _, job in self._order]
-            facts = self._teller.facts(self.slots, self.queue.values(), ordered, self.now)
+            quiet_s = self.now - self._event_at
+            facts = self._teller.facts(self.slots, self.queue.values(), ordered, self.now, quiet_s)
             decision = self.policy.decide(facts)
             self.decisions += 1
             acted |= bool(decision.starts or decision.refills or decision.resizes)
@@ -307,12 +333,14 @@ class Simulation:
         run, costs = self.held[resize.job], self.workload.costs
         assert run.job.workers.min <= resize.workers <= max(run.job.workers.max, run.size)
         run.advance(self.now)
+        if resize.workers != run.size:
+            run.trend = 1 if resize.workers > run.size else -1
         run.size, run.width, run.resized_at = resize.workers, resize.shards, self.now
         run.resizes += 1
-        for calm_s in (GROWS_S, MOVES_S):
+        for calm_s in (settles_s(run.cost.seconds), rests_s(run.cost.seconds)):
             self._look_at(math.ceil((self.now + calm_s) / LOOK_S) * LOOK_S)
         self._teller.forget(run.job.id)
-        surplus = run.agents[run.size :]
+        surplus = self._surplus(run, -1.0 if resize.fastest else 1.0)
         narrowed = run.shards[run.width :]
         if surplus:
             self._retire(run, surplus)
@@ -323,12 +351,22 @@ class Simulation:
         if costs.restart and (surplus or narrowed):
             self._restart(run)
 
+    def _surplus(self, run: Running, sign: float) -> list[AgentId]:
+        """Who leaves: those that are not ready, then those on the slowest machines, or by the sign the fastest; of
+        equals the newest.
+        """
+        there = len(run.agents) - run.joining
+        ready = zip(self.slots.speeds_of(run.agents[:there]), range(there), strict=True)
+        order = [*range(there, len(run.agents))][::-1]
+        order += [n for _, n in sorted((sign * speed, -n) for speed, n in ready)]
+        return [run.agents[abs(n)] for n in order[: max(0, len(run.agents) - run.size)]]
+
     def _retire(self, run: Running, surplus: list[AgentId]) -> None:
         """Those that are not ready go at once, the others when they have ended what they compute."""
-        unready = surplus[-run.joining :] if run.joining else []
-        unready = unready[-len(surplus) :]
+        there = run.agents[: len(run.agents) - run.joining]
+        unready = [agent for agent in surplus if agent not in there]
         run.joining -= len(unready)
-        del run.agents[run.size :]
+        run.agents = [agent for agent in run.agents if agent not in surplus]
         at_once = surplus if self.workload.costs.restart or run.begun_at is None else unready
         self.slots.take_back(run.job.id, at_once)
         run.leaving += [agent for agent in surplus if agent not in at_once]

@@ -25,6 +25,8 @@ class Slots:
         self.shards_changed = 0
         """Grows with every change of the shards' slots."""
         self._shard_facts: tuple[int, tuple[ShardFact, ...]] = (-1, ())
+        self.speeds: list[float] = []
+        """Of the agents' machines, in their order; none: all are usual ones."""
         self.used_s = 0.0
         """Slots held, times seconds."""
         self._at = 0.0
@@ -77,9 +79,19 @@ class Slots:
         """Shards with a free slot on which the job is not."""
         return sum(len(on) < self._each and job not in on for on in self._on.values())
 
+    def speeds_of(self, agents: Iterable[AgentId]) -> tuple[float, ...]:
+        """Of machines, beside a usual one, as they are told."""
+        if not self.speeds:
+            return tuple(1.0 for _ in agents)
+        return tuple(self.speeds[self._number[agent]] for agent in agents)
+
     def agent_facts(self) -> tuple[AgentFact, ...]:
         """Of those that are free, in the order of ids."""
-        return tuple(AgentFact(agent, 1, 1, 0) for agent in sorted(self._free))
+        free = sorted(self._free)
+        return tuple(
+            AgentFact(agent, 1, 1, 0, speed)
+            for agent, speed in zip(free, self.speeds_of(free), strict=True)
+        )
 
     def shard_facts(self) -> tuple[ShardFact, ...]:
         """Of all."""

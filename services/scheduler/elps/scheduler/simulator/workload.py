@@ -72,6 +72,8 @@ class Job:
     """Workers that its user asks for where sizes do not change; None: as many as are free, within the bounds."""
     killed: int | None = None
     """Iterations after which its user kills it; nobody knows that before."""
+    losses: tuple[tuple[int, float], ...] = ()
+    """Iterations, ascending, and its loss there, or anything else that falls as it learns; empty: none is told."""
 
 
 @dataclass(frozen=True)
