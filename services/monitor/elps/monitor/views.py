@@ -320,7 +320,7 @@ class HealthView(TypedDict):
     status: str
     """``ok`` when every part is."""
     parts: dict[str, PartView]
-    """``broker``, ``store``, ``scheduler``, ``shards``, ``workers``, ``versions``."""
+    """``broker``, ``store``, ``scheduler``, ``shards``, ``workers``, ``versions``, ``clocks``."""
     version: str
     """Of the monitor."""
 
