@@ -2,7 +2,8 @@
 
 First in one process and without a broker: what the monitor does with a message, beside reading the same bytes and
 nothing else. Then a whole monitor of a private stack, over its broker, while it also writes the histories to the store;
-beside it, in turns, a process that takes the same messages from the same broker and does nothing but read them.
+beside it, in turns, a process that takes the same messages from the same broker and does nothing but read them. Last
+as many rows a second as are aimed at, to see whether the monitor keeps up and what that takes of a processor.
 Messages are as leaders send them: every 100 ms, or every 20 ms where the scheduler balances batches by the timings in
 them, which the monitor then passes on.
 """
@@ -13,7 +14,7 @@ import asyncio
 import itertools
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -21,6 +22,7 @@ from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from typing import Any
 
+import psutil
 from measuring import arguments, emit, in_turns, median, say
 from private_stack import private_stack
 
@@ -43,6 +45,7 @@ from elps.storage.memory import MemoryStore
 from elps.storage.redis import RedisStore
 
 AIM_PER_S = 20_000
+ROWS_AT_ONCE = 20_000
 JOBS, WORKERS = 20, 2
 TERM = Term(1, 1)
 BARE = "bench.bare"
@@ -228,35 +231,56 @@ async def make_known(stack: StackRecord, kinds: tuple[Kind, ...]) -> None:
     await bus.close()
 
 
-async def send(url: str, made: list[tuple[str, bytes]]) -> float:
-    """As fast as the broker takes them; returns when that began."""
+async def send(url: str, made: list[tuple[str, bytes]], per_s: float = 0.0) -> tuple[float, float]:
+    """So many messages a second, or as fast as the broker takes them; when that began and ended."""
     bus = await AmqpBus.connect(url, name="bench", timeout_s=20.0)
     began = time.perf_counter()
-    for key, body in made:
+    for n, (key, body) in enumerate(made):
+        early_s = n / per_s - (time.perf_counter() - began) if per_s else 0.0
+        if early_s > 0:
+            await asyncio.sleep(early_s)
         await bus.publish(topology.TELEMETRY, key, body, confirm=False)
     await bus.close()
-    return began
+    return began, time.perf_counter()
 
 
-def over_broker(stack: StackRecord, kind: Kind, rows: int, times: int) -> None:
-    """A whole monitor, and a process that only reads, in turns."""
-    numbers = itertools.count(0, rows)
+def await_rows(taken: Callable[[], int], rows: int, began: float) -> float:
+    """Until so many are taken in all; when that was."""
+    while (found := taken()) < rows:
+        if time.perf_counter() - began > WAIT_S:
+            raise RuntimeError(f"{rows - found} rows have not come through within {WAIT_S:g} s")
+        time.sleep(LOOK_S)
+    return time.perf_counter()
 
-    def timed(made: list[tuple[str, bytes]], taken: Any) -> float:
+
+def keyed(made: list[tuple[JobId, bytes]]) -> list[tuple[str, bytes]]:
+    """Under the keys of their jobs."""
+    return [(topology.telemetry_key(job), body) for job, body in made]
+
+
+def processor_s(stack: StackRecord, service: str) -> float:
+    """What a service has had of the processors so far."""
+    times = psutil.Process(stack.services[service].pid).cpu_times()
+    return float(times.user + times.system)
+
+
+def at_once(stack: StackRecord, kind: Kind, numbers: Iterator[int], rows: int, times: int) -> None:
+    """A whole monitor, and a process that only reads, in turns: as fast as they can."""
+    used: list[float] = []
+
+    def timed(made: list[tuple[str, bytes]], taken: Callable[[], int]) -> float:
         before = taken()
-        began = asyncio.run(send(stack.amqp_url, made))
-        while taken() - before < rows:
-            if time.perf_counter() - began > WAIT_S:
-                raise RuntimeError(f"{taken() - before} of {rows} rows came through")
-            time.sleep(LOOK_S)
-        return time.perf_counter() - began
+        began, _ = asyncio.run(send(stack.amqp_url, made))
+        return await_rows(taken, before + rows, began) - began
 
     with reader(stack.amqp_url) as count:
 
         def monitor() -> float:
-            made = messages(kind, rows, next(numbers))
-            keys = [(topology.telemetry_key(job), body) for job, body in made]
-            return timed(keys, lambda: rows_taken(stack.monitor_url))
+            made = keyed(messages(kind, rows, next(numbers)))
+            before = processor_s(stack, "monitor")
+            took = timed(made, lambda: rows_taken(stack.monitor_url))
+            used.append(processor_s(stack, "monitor") - before)
+            return took
 
         def bare() -> float:
             made = messages(kind, rows, next(numbers))
@@ -274,20 +298,50 @@ def over_broker(stack: StackRecord, kind: Kind, rows: int, times: int) -> None:
         rows_in_a_message=kind.rows,
         workers=WORKERS,
         jobs=JOBS,
+        rows_for_a_second_of_a_processor=rows / median(used[1:]),
+    )
+
+
+def steadily(stack: StackRecord, kind: Kind, numbers: Iterator[int], seconds: float) -> None:
+    """At the rate that is aimed at: whether it keeps up, and what it takes of a processor."""
+    made, rows = [], 0
+    while rows < AIM_PER_S * seconds:
+        made += messages(kind, ROWS_AT_ONCE, next(numbers))
+        rows += ROWS_AT_ONCE
+    before, used = rows_taken(stack.monitor_url), processor_s(stack, "monitor")
+    began, ended = asyncio.run(send(stack.amqp_url, keyed(made), AIM_PER_S / kind.rows))
+    behind = before + rows - rows_taken(stack.monitor_url)
+    done = await_rows(lambda: rows_taken(stack.monitor_url), before + rows, began)
+    emit(
+        f"ingest.{kind.name}.steady",
+        rows / (done - began),
+        "rows/s",
+        ratio=(ended - began) / (done - began),
+        to="the rate at which they were sent",
+        aim=AIM_PER_S,
+        seconds=ended - began,
+        rows_behind_at_the_end=behind,
+        of_a_processor=(processor_s(stack, "monitor") - used) / (done - began),
+        rows_in_a_message=kind.rows,
+        workers=WORKERS,
+        jobs=JOBS,
     )
 
 
 def main() -> None:
     """Run it."""
     full = arguments(__doc__ or "").full
-    rows, times = (100_000, 5) if full else (20_000, 3)
+    rows, times, seconds = (100_000, 5, 15.0) if full else (ROWS_AT_ONCE, 3, 5.0)
     for kind in KINDS:
         alone(kind, rows, times)
     with private_stack(workers=1, shards=1) as stack:
         asyncio.run(make_known(stack, KINDS))
         for kind in KINDS:
+            numbers = itertools.count(0, rows)
             say(f"ingest: {rows} rows {kind.rows} at a time, {times} times")
-            over_broker(stack, kind, rows, times)
+            at_once(stack, kind, numbers, rows, times)
+            say(f"ingest: {AIM_PER_S} rows a second, {kind.rows} at a time, for {seconds:g} s")
+            steadily(stack, kind, numbers, seconds)
 
 
 if __name__ == "__main__":

@@ -155,7 +155,8 @@ async def test_health_is_200_only_when_all_is_there(stack: Stack) -> None:
 
     await stack.until(healthy)
     report = await stack.get("/healthz")
-    assert set(report["parts"]) == {"broker", "store", "scheduler", "shards", "workers", "versions"}
+    kinds = {"scheduler", "shards", "workers"}
+    assert set(report["parts"]) == {"broker", "store", *kinds, "versions", "clocks"}
     stack.broker.stop()
     response = await stack.http.get("/healthz")
     assert (response.status_code, response.json()["parts"]["broker"]["status"]) == (503, "degraded")

@@ -56,6 +56,7 @@ MONITOR = MonitorReading(
         "shards": {"status": "ok", "detail": "2 there", "count": 2},
         "workers": {"status": "ok", "detail": "4 there", "count": 4},
         "versions": {"status": "ok", "detail": "1.2", "count": 1},
+        "clocks": {"status": "ok", "detail": "3 as the monitor's", "count": 3},
     },
     clock_off_s=0.4,
     clock_within_s=1.0,
@@ -163,6 +164,12 @@ FAULTS: list[tuple[Readings, str, str, str]] = [
     (part("versions", status="degraded", detail="1.1: s1; 1.2: m"), "versions", "warning", "one"),
     (monitor(version="1.1"), "versions", "warning", "one version"),
     (monitor(clock_off_s=-4.0), "clock of the monitor's host", "warning", "chrony"),
+    (
+        part("clocks", status="degraded", detail="h 9.0 s ahead"),
+        "clocks of the services' hosts",
+        "warning",
+        "chrony",
+    ),
     # machine
     (folder(there=False), "disk /srv/.elps", "problem", "make it"),
     (folder(usable=False), "disk /srv/.elps", "problem", "chown"),
@@ -197,6 +204,7 @@ def test_each_fault_is_found_as_the_only_one_with_what_to_do(
         info(redis_version="6.2.0", valkey_version="7.2.5"),
         store(clock_off_s=3.0, clock_within_s=1.5),
         store(strays=None),
+        monitor(parts={name: p for name, p in MONITOR.parts.items() if name != "clocks"}),
         queue(SCHEDULER_JOBS_QUEUE, (500, 1), (20, 1)),
         folder(free_bytes=GIB, total_bytes=4 * GIB),
         folder(written=False, free_bytes=1),

@@ -283,7 +283,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     """``ok`` when every part is."""
     parts: dict[str, Part]
-    """``broker``, ``store``, ``scheduler``, ``shards``, ``workers``, ``versions``."""
+    """``broker``, ``store``, ``scheduler``, ``shards``, ``workers``, ``versions``, ``clocks``."""
     version: str
     """Of the monitor."""
 

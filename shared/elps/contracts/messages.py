@@ -104,6 +104,8 @@ class ShardBeat(Message, frozen=True, kw_only=True, tag="shard"):
     """Jobs it will not host under the term it was last told, until it is told a higher one."""
     obeys: Charge = NO_CHARGE
     """The scheduler whose orders count here: the newest that has given any."""
+    at: float = 0.0
+    """When it was sent: Unix time, s, by the clock of its host. 0: it does not say."""
 
 
 TrainerState = Literal["starting", "running", "exited"]
@@ -143,6 +145,8 @@ class AgentBeat(Message, frozen=True, kw_only=True, tag="agent"):
     """As with shards."""
     kind: str = ""
     """Class of its machine: those of one class are expected to be as fast until they are measured. Empty: unknown."""
+    at: float = 0.0
+    """As with shards."""
 
 
 class SchedulerBeat(Message, frozen=True, kw_only=True, tag="scheduler"):
@@ -158,6 +162,8 @@ class SchedulerBeat(Message, frozen=True, kw_only=True, tag="scheduler"):
     charge: Charge | None = NO_CHARGE
     """None: it stands by."""
     leaving: bool = False
+    at: float = 0.0
+    """As with shards."""
 
 
 MemberMessage = ShardBeat | AgentBeat | SchedulerBeat

@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+from aio_pika.abc import AbstractChannel
 from aio_pika.connection import Connection
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS
 
+from elps.messaging.acking import Acking
 from elps.messaging.link import Link
 from elps.messaging.port import (
     DEAD_MAX_BYTES,
@@ -28,6 +30,7 @@ from elps.messaging.receiving import Receiver
 
 if TYPE_CHECKING:
     from aiormq.abc import AbstractChannel as AbstractUnderlay
+    from aiormq.abc import DeliveredMessage
 
 log = structlog.get_logger(__name__)
 
@@ -77,6 +80,7 @@ class AmqpSubscription:
         )
         self._stats = stats
         self._channel: AbstractChannel | None = None
+        self._acking: Acking | None = None  #: of the present channel
         self._unwatch: Callable[[], None] = lambda: None
         self._tag = ""
 
@@ -111,7 +115,12 @@ class AmqpSubscription:
             lambda _: give_up()
         )  # e.g. somebody deleted the queue
         arguments: dict[str, Any] = {"x-priority": self.queue.priority}
-        self._tag = await declared.consume(self._take, arguments=arguments)
+        acking = self._acking = Acking(partial(self._ack, underlay))
+        # Of the channel itself: a consumer of the queue's costs two tasks and a second object for each message.
+        begun = await underlay.basic_consume(
+            declared.name, partial(self._take, acking), arguments=arguments
+        )
+        self._tag = begun.consumer_tag or ""
 
     async def cancel(self) -> None:
         """Stop receiving; what is being handled is finished first."""
@@ -125,6 +134,8 @@ class AmqpSubscription:
         self._unwatch()
         await self._attempt(channel, lambda underlay: underlay.basic_cancel(self._tag))
         await self.receiver.drain(DRAIN_S)
+        if self._acking is not None:
+            await self._acking.flush()
         if not self.queue.durable:
             await self._attempt(channel, lambda underlay: underlay.queue_delete(self.queue.name))
         await close_channel(channel)
@@ -139,22 +150,37 @@ class AmqpSubscription:
         except (*CONNECTION_EXCEPTIONS, TimeoutError) as error:
             log.info("cancel_failed", queue=self.queue.name, error=str(error))
 
-    async def _take(self, message: AbstractIncomingMessage) -> None:
+    async def _take(self, acking: Acking, message: DeliveredMessage) -> None:
+        number = message.delivery_tag
+        assert number is not None, "delivered, not fetched"
+        acking.came(number)
+
         async def settle(*, requeue: bool) -> None:
-            try:
-                async with asyncio.timeout(SETTLE_S):
-                    await (message.nack(requeue=True) if requeue else message.ack())
-            except (*CONNECTION_EXCEPTIONS, TimeoutError) as error:
-                # The channel is gone, and with it the delivery: the broker sends the message again.
-                self._stats.lost_acks += 1
-                log.info(
-                    "ack_lost",
-                    queue=self.queue.name,
-                    message_id=message.message_id,
-                    error=str(error),
-                )
+            if not requeue:
+                acking.done(number)
+                return
+            await self._word(
+                partial(message.channel.basic_nack, number, requeue=True),
+                lost=f"of {message.header.properties.message_id}",
+            )
+            acking.sent_back(number)
 
         self.receiver.receive(_delivery(message), settle)
+
+    async def _ack(self, channel: AbstractUnderlay, number: int, *, multiple: bool) -> None:
+        await self._word(
+            partial(channel.basic_ack, number, multiple=multiple),
+            lost=f"{'up to' if multiple else 'of'} {number}",
+        )
+
+    async def _word(self, say: Callable[[], Awaitable[object]], lost: str) -> None:
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                await say()
+        except (*CONNECTION_EXCEPTIONS, TimeoutError) as error:
+            # The channel is gone, and with it the deliveries: the broker sends the messages again.
+            self._stats.lost_acks += 1
+            log.info("ack_lost", queue=self.queue.name, lost=lost, error=str(error))
 
 
 async def close_channel(channel: AbstractChannel) -> None:
@@ -164,15 +190,16 @@ async def close_channel(channel: AbstractChannel) -> None:
             await channel.close()
 
 
-def _delivery(message: AbstractIncomingMessage) -> Delivery:
+def _delivery(message: DeliveredMessage) -> Delivery:
+    properties = message.header.properties
     return Delivery(
         body=message.body,
         exchange=message.exchange or "",
         routing_key=message.routing_key or "",
-        message_id=message.message_id
+        message_id=properties.message_id
         or f"none-{uuid.uuid4().hex}",  # from a foreign client; repeats are not joined
-        reply_to=message.reply_to,
-        correlation_id=message.correlation_id,
+        reply_to=properties.reply_to,
+        correlation_id=properties.correlation_id,
         redelivered=bool(message.redelivered),
-        headers={str(k): v for k, v in message.headers.items() if isinstance(v, str)},
+        headers={str(k): v for k, v in (properties.headers or {}).items() if isinstance(v, str)},
     )

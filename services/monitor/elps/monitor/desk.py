@@ -80,7 +80,7 @@ class Desk:
     async def on_members(self, delivery: Delivery) -> None:
         """A heartbeat."""
         beat = self._read("members", intake.read_beat, delivery)
-        self.state.take_beat(beat, self.clock.monotonic())
+        self.state.take_beat(beat, self.clock.monotonic(), self.clock.time())
         self._note_missing()
 
     async def on_event(self, delivery: Delivery) -> None:

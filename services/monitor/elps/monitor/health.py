@@ -9,6 +9,10 @@ from elps.contracts.messages import AgentBeat, SchedulerBeat, ShardBeat
 from elps.monitor.core.members import Members, Roster
 from elps.monitor.core.state import State
 
+DIFFERS_S = 2.0
+"""From so much on the times that two hosts tell contradict each other for whoever reads them."""
+HOSTS_TOLD = 5
+
 
 @dataclass(frozen=True)
 class Surroundings:
@@ -26,7 +30,7 @@ class Surroundings:
 
 
 def health(state: State, now_s: float, around: Surroundings) -> Health:
-    """Whether broker, store and every kind of member are there, and of one version."""
+    """Whether broker, store and every kind of member are there, of one version and with one time."""
     members = state.members
     parts = {
         "broker": _part(around.broker and not around.blocked, _broker(around)),
@@ -35,6 +39,7 @@ def health(state: State, now_s: float, around: Surroundings) -> Health:
         "shards": _roster("shard", members.shards, now_s),
         "workers": _roster("agent", members.agents, now_s),
         "versions": _versions(state, now_s, around.version),
+        "clocks": _clocks(state, now_s),
     }
     whole = all(part.status == "ok" for part in parts.values())
     return Health(status="ok" if whole else "degraded", parts=parts, version=around.version)
@@ -105,3 +110,21 @@ def _versions(state: State, now_s: float, own: str) -> Part:
         return _part(True, own)
     told = (f"{version}: {', '.join(names[:5])}" for version, names in sorted(found.items()))
     return _part(False, "; ".join(told), len(found))
+
+
+def _clocks(state: State, now_s: float) -> Part:
+    """Of the members' hosts, beside the monitor's; old members tell no time, and nothing is wrong for it."""
+    hosts = list(state.clocks.listed(now_s))
+    off = [(host, off_s) for host, off_s in hosts if abs(off_s) >= DIFFERS_S]
+    if not off:
+        return _part(True, f"{len(hosts)} as the monitor's" if hosts else "none told", len(hosts))
+    told = (
+        f"{host} {off_s:.1f} s ahead"
+        if off_s > 0
+        else f"{host} {-off_s:.1f} s behind, or heard late"
+        for host, off_s in off[:HOSTS_TOLD]
+    )
+    more = f"; and {len(off) - HOSTS_TOLD} more" if len(off) > HOSTS_TOLD else ""
+    return _part(
+        False, f"beside the monitor's host: {'; '.join(told)}{more}", len(hosts) - len(off)
+    )

@@ -218,6 +218,7 @@ class ShardService:
             rss_bytes=rss_bytes(),
             leaving=self._leaving,
             obeys=self._obedience.to,
+            at=self._context.clock.time(),
         )
         await self._send(MEMBERS, SHARD_BEAT, encode(beat), timeout_s=1.0)
 

@@ -92,7 +92,8 @@ class Scheduler:
 
     async def _say_standing_by(self, incarnation: str, *, leaving: bool) -> None:
         self._seq += 1
-        message = beat(incarnation, self._seq, None, {}, leaving=leaving)
+        at = self._context.clock.time()
+        message = beat(incarnation, self._seq, None, {}, at=at, leaving=leaving)
         await self._context.bus.publish(
             topology.MEMBERS, topology.SCHEDULER_BEAT, encode(message), confirm=False
         )

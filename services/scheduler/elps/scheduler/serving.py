@@ -276,7 +276,8 @@ class Serving:
 
     async def _beat(self) -> None:
         self._seq += 1
-        message = beat(self._incarnation, self._seq, self._in_charge.charge, self.core.counts())
+        charge, at = self._in_charge.charge, self._clock.time()
+        message = beat(self._incarnation, self._seq, charge, self.core.counts(), at=at)
         await self._bus.publish(
             topology.MEMBERS, topology.SCHEDULER_BEAT, encode(message), confirm=False
         )
@@ -292,9 +293,10 @@ def beat(
     charge: Charge | None,
     jobs: dict[str, int],
     *,
+    at: float,
     leaving: bool = False,
 ) -> SchedulerBeat:
-    """What a scheduler tells of itself."""
+    """What a scheduler tells of itself; `at` is Unix time."""
     return SchedulerBeat(
         incarnation=incarnation,
         seq=seq,
@@ -304,4 +306,5 @@ def beat(
         version=version("elps"),
         charge=charge,
         leaving=leaving,
+        at=at,
     )

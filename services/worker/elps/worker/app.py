@@ -164,6 +164,7 @@ class WorkerAgent:
             leaving=self._trainers.leaving,
             obeys=self._obedience.to,
             kind=self._kind,
+            at=self._clock.time(),
         )
         await self._bus.publish(
             topology.MEMBERS, topology.AGENT_BEAT, encode(message), confirm=False

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from elps.doctor.core import broker, store
 from elps.doctor.core.finding import Finding, ok, problem, size, warning
@@ -15,6 +16,7 @@ LITTLE_PART = 0.05
 """The store's file may double while it is rewritten, and RabbitMQ stops taking messages at 50 MB."""
 CLOCK_S, CLOCK_TOO_S = 2.0, 60.0
 """Times are shown and compared across hosts: from 2 s on they contradict each other; when jobs are due goes by them."""
+BY_ONE = "by one time service (chrony, systemd-timesyncd)"
 
 
 def judge(readings: Readings) -> list[Finding]:
@@ -91,9 +93,26 @@ def _clocks(readings: Readings) -> Iterator[Finding]:
             yield ok(check, "the same as here")
             continue
         way = "ahead of" if reading.clock_off_s > 0 else "behind"
-        todo = "have both hosts' clocks set by one time service (chrony, systemd-timesyncd)"
+        todo = f"have both hosts' clocks set {BY_ONE}"
         kind = problem if off_s >= CLOCK_TOO_S else warning
         yield kind(check, f"{abs(reading.clock_off_s):.1f} s {way} the clock here", todo)
+    if readings.monitor is not None and (part := readings.monitor.parts.get("clocks")):
+        yield _clocks_of_members(part)
+
+
+def _clocks_of_members(part: Mapping[str, Any]) -> Finding:
+    """Schedulers, shards and agents, as the monitor compares them with its own; older monitors do not."""
+    check, detail = (
+        "clocks of the services' hosts",
+        str(part.get("detail", "the monitor does not tell")),
+    )
+    if part.get("status") == "ok":
+        return ok(check, detail)
+    todo = (
+        f"have the clocks of these hosts and of the monitor's set {BY_ONE}; a host that is heard late by seconds, and "
+        "no other, is overloaded or far from the broker"
+    )
+    return warning(check, detail, todo)
 
 
 def _machine(machine: MachineReading) -> Iterator[Finding]:

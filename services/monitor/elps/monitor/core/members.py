@@ -1,6 +1,6 @@
 """The processes of the stack: newest beat of each, and whether it is alive by the receiver's own clock.
 
-A sender's clock is never compared with ours. Beats can be doubled and late: within an incarnation the sequence number
+Nothing here depends on a sender's clock. Beats can be doubled and late: within an incarnation the sequence number
 decides, and an incarnation that was followed by another does not come back.
 """
 

@@ -9,6 +9,7 @@ from elps.contracts.messages import JobEvent, MemberMessage, SchedulerBeat, Shar
 from elps.contracts.state import JobRecord
 from elps.contracts.telemetry import IterationRows, TelemetryMessage
 from elps.contracts.topology import DELETED
+from elps.monitor.core.clocks import Clocks
 from elps.monitor.core.feed import Feed
 from elps.monitor.core.jobs import Jobs
 from elps.monitor.core.logs import Logs
@@ -20,6 +21,7 @@ class State:
 
     def __init__(self, *, lost_s: float, run: str) -> None:
         self.members = Members(lost_s)
+        self.clocks = Clocks(lost_s)
         self.jobs = Jobs()
         self.logs = Logs()
         self.feed = Feed(run)
@@ -28,11 +30,13 @@ class State:
         self.rows = 0
         """Rows taken, repeats not counted."""
 
-    def take_beat(self, beat: MemberMessage, now_s: float) -> None:
-        """Take a member's heartbeat."""
+    def take_beat(self, beat: MemberMessage, now_s: float, unix_s: float | None = None) -> None:
+        """Take a member's heartbeat; with `unix_s`, our clock, that of its host is compared."""
         if not self.members.take(beat, now_s):
             return
         self.heard_s = now_s
+        if unix_s is not None:
+            self.clocks.take(beat.host, beat.at, unix_s, now_s)
         if isinstance(beat, SchedulerBeat) and beat.charge is not None:
             self.scheduler_heard_s = now_s
         if isinstance(beat, ShardBeat):
