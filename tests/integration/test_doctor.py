@@ -13,6 +13,8 @@ from redis.asyncio import Redis
 
 from elps.cli.main import main
 from elps.contracts import topology
+from elps.contracts.codec import encode
+from elps.contracts.messages import Reply
 from elps.doctor import broker as doctor_broker
 from elps.doctor.broker import read_broker
 from elps.doctor.core import broker as of_broker
@@ -44,7 +46,7 @@ async def bus(fresh_amqp_url: str) -> AsyncIterator[AmqpBus]:
 
 
 async def ignore(_: Delivery) -> None:
-    """A scheduler that serves."""
+    """A scheduler that takes everything and says nothing."""
 
 
 JOBS = Queue(topology.SCHEDULER_JOBS_QUEUE, ((topology.JOBS, "#"),), durable=True)
@@ -59,11 +61,28 @@ def at(url: str, place: str) -> str:
 
 
 async def test_a_broker_that_is_served_is_well(fresh_amqp_url: str, bus: AmqpBus) -> None:
-    await bus.subscribe(JOBS, ignore)
+    async def answer(delivery: Delivery) -> None:
+        assert delivery.routing_key == topology.POLICY
+        await bus.respond(delivery, encode(Reply(ok=True)))
+
+    await bus.subscribe(JOBS, answer)
     reading = await read_broker(fresh_amqp_url)
     assert (reading.error, reading.product, reading.blocked) == ("", "RabbitMQ", False)
+    assert reading.answered
     assert (reading.denied, reading.stuck) == ({}, {})
     assert [f for f in of_broker.judge(reading) if f.status != "ok"] == []
+
+
+async def test_a_scheduler_that_takes_messages_and_answers_none_is_found(
+    fresh_amqp_url: str, bus: AmqpBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of them is counted as waiting in its queue."""
+    monkeypatch.setattr(doctor_broker, "STEP_S", 1.0)
+    await bus.subscribe(JOBS, ignore)
+    reading = await read_broker(fresh_amqp_url)
+    wrong = {f.check: f for f in of_broker.judge(reading) if f.status != "ok"}
+    assert list(wrong) == ["scheduler answers"]
+    assert wrong["scheduler answers"].status == "problem"
 
 
 async def test_of_an_empty_broker_only_the_scheduler_is_missed(fresh_amqp_url: str) -> None:

@@ -13,6 +13,7 @@ from rows import iteration_row
 from elps.client.control import Client, QueryRefused
 from elps.contracts import topology
 from elps.contracts.codec import encode
+from elps.contracts.errors import RetryLater
 from elps.contracts.ids import JobId, WorkerId
 from elps.contracts.requests import Answer, Query
 from elps.contracts.state import JobState
@@ -136,6 +137,10 @@ async def test_while_the_store_is_away_known_jobs_are_answered_and_unknown_ones_
     response = await stack.http.get("/api/jobs/nobody")
     assert response.status_code == 503
     assert "store" in response.json()["reason"]
+    client = Client(stack.bus)
+    assert (await client.job("j")).state is JobState.RUNNING
+    with pytest.raises(RetryLater, match="store"):
+        await client.job("nobody")
 
     async def shown() -> bool:
         parts = (await stack.http.get("/healthz")).json()["parts"]

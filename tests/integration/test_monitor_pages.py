@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
@@ -21,6 +22,7 @@ from elps.contracts.ids import AgentId, ShardId, WorkerId
 from elps.contracts.requests import Query
 from elps.contracts.state import Allocation, JobState, Progress
 from elps.messaging.memory import MemoryBroker, MemoryBus
+from elps.monitor import streaming
 from elps.monitor.app import create
 from elps.runtime.service import Context
 from elps.storage.memory import MemoryStore
@@ -79,6 +81,58 @@ async def test_events_flow_as_they_come_and_resume_after_the_last_one_seen(stack
     assert again == both[1]
     everything = await _take(stack, 4, last="anotherrun-7")
     assert [e["event"] for e in everything] == ["missed", "queued", "starting", "running"]
+
+
+async def test_a_reader_cut_off_before_its_first_event_goes_on_from_where_it_began(
+    stack: Stack,
+) -> None:
+    for n in range(2):
+        async with asyncio.timeout(WAIT_S), stack.http.stream("GET", "/api/events") as response:
+            lines = response.aiter_lines()
+            told = [await anext(lines), await anext(lines)]
+        seen = dict(line.split(": ") for line in told)["id"]
+        await stack.change(record(changed_at=10.0 + n, reason=str(n)))
+        await stack.settled()
+        (event,) = await _take(stack, 1, last=seen)
+        assert event["event"] == "running"
+        assert orjson.loads(event["data"])["at"] == 10.0 + n
+
+
+async def test_a_reader_of_a_quiet_job_hears_that_it_is_connected_however_busy_others_are(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "KEEP_ALIVE_S", 0.2)
+
+    async def others() -> None:
+        for n in itertools.count():
+            await stack.change(record("other", changed_at=10.0 + n))
+            await asyncio.sleep(0.02)
+
+    busy = asyncio.create_task(others())
+    try:
+        async with (
+            asyncio.timeout(WAIT_S),
+            stack.http.stream("GET", "/api/events?job=j") as response,
+        ):
+            lines = response.aiter_lines()
+            while await anext(lines) != ": keep alive":
+                pass
+            seen = (await anext(lines)).removeprefix("id: ")
+    finally:
+        busy.cancel()
+    assert stack.monitor.desk.state.feed.place(seen)[1] is False
+
+
+async def test_many_events_come_in_portions_and_each_once(stack: Stack) -> None:
+    count = 2 * streaming.PAGE + 5
+    for n in range(count):
+        await stack.change(record(changed_at=10.0 + n))
+    await stack.settled()
+    begun = f"{stack.monitor.desk.state.feed.run}-start"
+    found = await _take(stack, count, last=begun)
+    assert [orjson.loads(event["data"])["at"] for event in found] == [
+        10.0 + n for n in range(count)
+    ]
 
 
 async def test_event_streams_end_when_the_monitor_stops() -> None:
@@ -219,6 +273,20 @@ async def test_with_a_token_nothing_but_bare_health_is_told_without_it() -> None
         right = {"Authorization": "Bearer open sesame"}
         assert (await stack.http.get("/api/jobs", headers=right)).status_code == 200
         assert (await stack.http.get("/healthz", headers=right)).json()["parts"]
+
+
+async def test_without_a_token_no_page_of_another_site_reads_anything(stack: Stack) -> None:
+    """Its name may be made to lead to this machine after it was loaded; the browser then lets it ask."""
+    for path in ("/api/jobs", "/api/events", "/metrics"):
+        for name in ("evil.example", "evil.example:8750", "127.0.0.1.evil.example", "[x"):
+            response = await stack.http.get(path, headers={"Host": name})
+            assert response.status_code == 403, name
+            assert "127.0.0.1" in response.json()["reason"]
+    for name in ("localhost", "localhost:1", "127.0.0.1:80", "[::1]:8750", "192.168.0.7"):
+        assert (await stack.http.get("/api/jobs", headers={"Host": name})).status_code == 200
+    async with running({"ELPS_TOKEN": "open sesame"}) as guarded:
+        headers = {"Host": "elps.example", "Authorization": "Bearer open sesame"}
+        assert (await guarded.http.get("/api/jobs", headers=headers)).status_code == 200
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.5", "some.name"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import re
 from typing import Any
 
@@ -13,6 +14,7 @@ from rows import iteration_row
 from elps.client.control import Client
 from elps.contracts import topology
 from elps.contracts.codec import encode
+from elps.contracts.errors import RetryLater
 from elps.contracts.ids import JobId
 from elps.contracts.messages import JobEvent
 from elps.contracts.requests import Query
@@ -307,3 +309,101 @@ async def test_a_history_that_is_still_being_read_is_not_told_in_part(
             assert "still being read" in response.json()["reason"]
             monkeypatch.undo()
         assert len((await history(stack, "j"))[0]) == 10
+
+
+async def snapshot(store: MemoryStore) -> dict[str, Any]:
+    """All histories and events that are there."""
+    heads = [topology.history_key(JobId("")), topology.EVENTS_KEPT]
+    keys = [key for head in heads for key in [k async for k in store.scan(head)]]
+    return {key: await store.hash_all(key) or await store.get(key) for key in sorted(keys)}
+
+
+@pytest.mark.parametrize("back", ["empty", "a moment ago"])
+async def test_what_a_store_loses_that_comes_back_is_written_again(back: str) -> None:
+    """While the monitor lives nobody misses anything, and the next one finds all of it."""
+    store, found = MemoryStore(), record("j", JobState.FINISHED, ended_at=11.0)
+    state = State(lost_s=5.0, run="r")
+    histories = Histories(state, store)
+    state.take_records([found], 0.0)
+    state.take_event(JobEvent(job=found.id, what="finished", at=1.0), 0.0)
+    state.take_telemetry(
+        IterationRows(job=found.id, rows=[iteration_row(i) for i in range(60)]), 0.0
+    )
+    await histories.keep(in_charge=True)
+    earlier = copy.deepcopy((store._values, store._hashes))
+    state.take_telemetry(
+        IterationRows(job=found.id, rows=[iteration_row(i) for i in range(60, 100)]), 0.0
+    )
+    await histories.keep(in_charge=True)
+    whole = await snapshot(store)
+    store._values, store._hashes = ({}, {}) if back == "empty" else earlier
+    assert await snapshot(store) != whole
+    await histories.keep(in_charge=True)
+    assert await snapshot(store) == whole
+    await histories.keep(in_charge=True)
+    job = state.jobs.get("j")
+    assert job is not None
+    assert [row.iteration for row in job.history.rows] == list(range(100))
+    state.check_invariants()
+
+
+async def test_a_save_that_was_cut_off_before_its_seal_is_done_again() -> None:
+    store, found = MemoryStore(), record("j")
+    state = State(lost_s=5.0, run="r")
+    histories = Histories(state, store)
+    state.take_records([found], 0.0)
+    await histories.keep(in_charge=True)
+    state.take_telemetry(IterationRows(job=found.id, rows=[iteration_row(0)]), 0.0)
+    earlier = copy.deepcopy((store._values, store._hashes))
+    put, store.put = store.put, _no_put  # type: ignore[method-assign]
+    with pytest.raises(RetryLater):
+        await histories.keep(in_charge=True)
+    assert await fields(store, "j")
+    store._values, store._hashes = earlier  # killed just then
+    store.put = put  # type: ignore[method-assign]
+    await histories.keep(in_charge=True)
+    assert await fields(store, "j")
+
+
+async def _no_put(key: str, value: bytes | memoryview) -> None:
+    raise RetryLater(f"{key}: {len(value)} bytes are not taken")
+
+
+async def test_histories_of_jobs_whose_records_another_version_has_written_stay() -> None:
+    store = MemoryStore()
+    async with running(store=store) as stack:
+        await known(stack, record("j"))
+        await train(stack, "j", 0, 10)
+        await keep(stack)
+        await store.hash_put(topology.JOB_INDEX, "j", b'{"of": "another version"}')
+        for _ in range(2):
+            await stack.monitor.desk.read_index()
+        await keep(stack)
+    async with running(store=store) as stack:
+        await keep(stack)
+        assert await fields(store, "j")
+
+
+async def test_without_the_broker_another_may_be_in_charge_and_what_was_heard_is_kept_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(app, "KEEP_S", 3600.0)
+    told: list[bool] = []
+
+    async def keep(*, in_charge: bool) -> None:
+        told.append(in_charge)
+
+    async with running() as stack:
+        await stack.until(lambda: _knows_the_jobs(stack))
+        monkeypatch.setattr(stack.monitor.desk.histories, "keep", keep)
+        await stack.monitor._keep()
+        stack.broker.stop()
+        for _ in range(2):
+            await stack.monitor._keep()
+        stack.broker.start()
+        await stack.monitor._keep()
+    assert told[:4] == [True, True, False, True]
+
+
+async def _knows_the_jobs(stack: Stack) -> bool:
+    return stack.monitor._index_read

@@ -11,6 +11,7 @@ from store_losses import copied, emptied, set_back
 
 from elps.contracts import topology
 from elps.contracts.codec import decode
+from elps.contracts.ids import JobId
 from elps.contracts.messages import DropJob, StopTrainer
 from elps.contracts.state import JobRecord, JobState
 from elps.local.store import PrivateStore
@@ -70,6 +71,12 @@ async def test_what_a_user_was_told_in_the_second_that_the_store_loses_stays_tru
     await set_back(private_store, copy)
     wanted = {"one": JobState.KILLED, "two": JobState.RUNNING}
     await stack.until_stored(states, lambda found: found == wanted)
+    await stack.until_stored(_keys_of_one, lambda found: not found)
+
+
+async def _keys_of_one(store: Store) -> list[str]:
+    """It was killed, and they were removed, before the store forgot that."""
+    return [key async for key in store.scan(topology.job_prefix(JobId("one")))]
 
 
 async def test_a_standby_does_not_take_over_from_an_empty_store_and_drops_no_job(

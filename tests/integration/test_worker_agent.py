@@ -25,6 +25,7 @@ from elps.contracts.messages import (
     StopTrainer,
     TrainerStatus,
 )
+from elps.contracts.state import JobRecord, JobState
 from elps.contracts.telemetry import LogLines
 from elps.messaging.memory import MemoryBroker, MemoryBus
 from elps.messaging.port import DEAD_QUEUE, Delivery, Queue
@@ -173,6 +174,45 @@ async def test_the_lines_of_a_deleted_job_go_and_those_of_one_that_trains_stay(
     await eventually(lambda: sorted(path.name for path in logs.iterdir()) == [command.job, "other"])
     await stage.send(stop(command))
     await stage.until(lambda: not stage.beats[-1].trainers)
+
+
+def deletion(job: JobId, terms: int) -> JobEvent:
+    """Of a job whose newest term was this."""
+    record = JobRecord(
+        id=job,
+        document=parse_job({"task": "mlp", "iterations": 1}),
+        state=JobState.KILLED,
+        reason="",
+        seq=1,
+        terms=terms,
+        submitted_at=0.0,
+        changed_at=1.0,
+        ended_at=1.0,
+        deleted_at=2.0,
+    )
+    return JobEvent(job=job, what=topology.DELETED, at=2.0, record=record)
+
+
+@pytest.mark.parametrize(("terms", "kept"), [(3, False), (2, True)], ids=["of it", "of a former"])
+async def test_a_job_that_is_deleted_while_its_trainer_ends_leaves_no_lines(
+    stage: Stage, tmp_path: Path, terms: int, kept: bool
+) -> None:
+    command = start("finish_on_terminate", term=3)
+    log = tmp_path / "jobs" / command.job / "job-w1.log"
+    await stage.send(command)
+    await stage.until(lambda: "ready" in stage.lines)
+    event = deletion(command.job, terms)
+    await stage.other.publish(
+        topology.EVENTS, topology.event_key(event.job, event.what), encode(event)
+    )
+    await eventually(lambda: (command.job in stage.agent._deleted) != kept)
+    assert log.exists()
+    await stage.send(stop(command))
+    await stage.until(lambda: "gave back" in stage.lines)
+    await stage.until(lambda: not stage.beats[-1].trainers)
+    await eventually(lambda: not stage.agent._deleted)
+    assert log.exists() == kept
+    assert log.parent.exists() == kept
 
 
 async def test_no_path_outside_is_removed_whatever_an_event_names(

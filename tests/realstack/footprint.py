@@ -142,7 +142,7 @@ async def _keys(store: Store) -> list[str]:
     """Keys that no job accounts for."""
     records = [decode(v, JobRecord) for v in (await store.hash_all(topology.JOB_INDEX)).values()]
     accounted = {topology.JOB_INDEX, topology.POLICY_KEY, topology.CHARGE, topology.CHARGE + HELD}
-    accounted |= {topology.EVENTS_KEPT, topology.FORGOTTEN_KEY}
+    accounted |= {topology.EVENTS_KEPT, topology.HISTORIES_SEAL, topology.FORGOTTEN_KEY}
     for record in records:
         accounted.add(topology.history_key(record.id))
         if record.state is JobState.KILLED:

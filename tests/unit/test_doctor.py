@@ -32,6 +32,7 @@ BROKER = BrokerReading(
         SCHEDULER_JOBS_QUEUE: (QueueReading(0, 1), QueueReading(0, 1)),
         DEAD: (QueueReading(0, 0), QueueReading(0, 0)),
     },
+    answered=True,
 )
 STORE = StoreReading(
     "redis://:***@s:6379/0",
@@ -122,6 +123,7 @@ FAULTS: list[tuple[Readings, str, str, str]] = [
     (broker(queues={SCHEDULER_JOBS_QUEUE: None}), JOBS, "warning", "elps-scheduler"),
     (queue(SCHEDULER_JOBS_QUEUE, (0, 1), (0, 0)), JOBS, "problem", "the scheduler"),
     (queue(SCHEDULER_JOBS_QUEUE, (5, 1), (5, 1)), JOBS, "warning", "log of the scheduler"),
+    (broker(answered=False), "scheduler answers", "problem", "log"),
     (broker(stuck={"elps.x": "no answer"}), "queue elps.x", "problem", "restart the broker"),
     (queue(DEAD, (0, 0), (3, 0)), "dead letters", "warning", "x-elps-reason"),
     # store
@@ -178,6 +180,11 @@ FAULTS: list[tuple[Readings, str, str, str]] = [
     (folder(free_bytes=GIB // 8), "disk /srv/.elps", "problem", "free some"),
     (replace(WELL, machine=replace(MACHINE, open_files=256)), "open files", "warning", "ulimit"),
 ]
+
+
+def test_what_nobody_could_look_at_is_not_said_to_be_well() -> None:
+    denied = store(denied={"SCAN": "NOPERM"}, strays=None)
+    assert "store keys" not in [finding.check for finding in judge(denied)]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import orjson
 import pytest
@@ -122,7 +123,20 @@ def test_over_all_jobs_the_largest_log_gives_way(monkeypatch: pytest.MonkeyPatch
         assert kept.size_bytes <= 10_000
     assert [line.text for line in kept.get("small").lines] == ["precious"]
     kept.forget("large")
-    assert kept.size_bytes == kept.get("small").size_bytes
+    assert kept.size_bytes == kept.get("small").weight_bytes
+
+
+def test_short_lines_weigh_what_they_take() -> None:
+    kept = Logs()
+    texts = [[f"{i}" for i in range(n, n + 100)] for n in range(100_000, 104_000, 100)]
+    tracemalloc.start()
+    try:
+        for n, some in enumerate(texts):
+            kept.add("j", "w", float(n), [text + "." for text in some])
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 0.5 < kept.size_bytes / taken < 2
 
 
 # --- feed ---
@@ -181,6 +195,50 @@ def test_a_reader_goes_on_over_a_restart_and_is_told_that_something_may_lie_betw
     assert feed.place("r2-0") == (1, False)
     assert [e.what for e in feed.since(feed.oldest)] == ["a", "b", "c", "d"]
     assert feed.add(event("e")).id == "r2-1"
+
+
+def test_after_a_kill_a_reader_goes_on_behind_what_was_kept_and_gets_nothing_twice() -> None:
+    first, second = Feed("r1"), Feed("r2")
+    for what in ("a", "b", "c"):
+        first.add(event(what))
+    second.restore(first.since(0)[:2])  # the newest was not saved any more
+    for what in ("d", "e"):
+        second.add(event(what))
+    third = Feed("r3")
+    third.restore(second.since(second.oldest)[:3])
+    third.add(event("f"))
+
+    def told(last: str) -> list[str]:
+        place, missed = third.place(last)
+        assert missed
+        return [e.what for e in third.since(place)]
+
+    assert told("r1-2") == ["d", "f"]
+    assert told("r2-1") == ["f"]
+    assert told("r2-start") == ["d", "f"]
+    assert told("r9-0") == ["a", "b", "d", "f"]
+
+
+def test_a_reader_that_has_seen_nothing_yet_goes_on_where_it_began() -> None:
+    feed = Feed("r")
+    at_first = feed.newest
+    feed.add(event("a"))
+    later = feed.newest
+    feed.add(event("b"))
+    assert feed.place(at_first) == (0, False)
+    assert feed.place(later) == (1, False)
+
+
+def test_what_is_told_page_by_page_is_the_whole() -> None:
+    feed = Feed("r")
+    for n in range(25):
+        feed.add(event(str(n)))
+    told, place = list[str](), 3
+    while place < feed.next:
+        page, place = feed.page(place, 10)
+        assert len(page) <= 10
+        told += [e.what for e in page]
+    assert told == [str(n) for n in range(3, 25)]
 
 
 def test_events_of_earlier_runs_take_the_room_that_is_left() -> None:

@@ -325,8 +325,41 @@ def test_the_index_brings_all_live_jobs_and_the_newest_ended_ones(
     ]
     state.take_records(index, 0.0)
     assert [job.id for job in state.jobs.newest(10)] == ["live", "e3", "e4"]
-    state.take_records([record("live", seq=0)], jobs_module.QUIET_S + 1)
+    for n in (1, 2):
+        state.take_records([record("live", seq=0)], n * jobs_module.QUIET_S + 1)
     assert [job.id for job in state.jobs.newest(10)] == ["live"]
+    state.check_invariants()
+
+
+def test_a_store_that_lacks_its_records_for_a_moment_takes_no_history_with_it(state: State) -> None:
+    index = [record("j", JobState.FINISHED, ended_at=1.0), record("k", seq=2)]
+    state.take_records(index, 0.0)
+    state.take_telemetry(rows("j", *(row(i) for i in range(5))), 0.0)
+    for now in (100.0, 100.0 + jobs_module.QUIET_S - 1):
+        state.take_records([], now)
+    state.take_records(index, 120.0)
+    assert len(queries.iterations(state, "j", 0, 10)["rows"]) == 5
+    state.take_records([], 130.0)
+    assert len(state.jobs) == 2, "it begins anew"
+    state.take_records([], 130.0 + jobs_module.QUIET_S)
+    assert not len(state.jobs)
+
+
+def test_a_job_whose_record_another_version_has_written_stays_as_it_was(state: State) -> None:
+    state.take_records([record("j")], 0.0)
+    for n in (10, 20, 30):
+        state.take_records([], n * jobs_module.QUIET_S, unread={"j"})
+    assert view(state)["state"] == "running"
+
+
+def test_a_job_in_a_store_that_began_anew_takes_the_place_of_a_former_one(state: State) -> None:
+    state.take_event(change(record("j", JobState.FINISHED, seq=9)), 0.0)
+    state.take_telemetry(rows("j", row(1)), 0.0)
+    state.take_event(change(record("j", JobState.QUEUED, seq=1)), 1.0)
+    assert view(state)["state"] == "finished", "an event may be late"
+    state.take_records([record("j", JobState.QUEUED, seq=1)], 2.0)
+    assert view(state)["state"] == "queued"
+    assert queries.iterations(state, "j", 0, 10)["rows"] == []
     state.check_invariants()
 
 

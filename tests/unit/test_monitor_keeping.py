@@ -177,6 +177,28 @@ def test_a_piece_that_is_too_large_is_thinned_until_it_fits(
     assert kept == rows[:: PIECE_ROWS // len(kept)]
 
 
+def test_of_a_row_that_does_not_fit_alone_its_workers_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "MAX_PIECE_BYTES", 4 * 1024)
+    row = _noisy(iteration_row(7, workers=2000), random.Random(3))
+    body = pack(Piece(seq=SEQ, level=0, rows=[row]))
+    assert len(body) <= 4 * 1024
+    assert unpack(body).rows == [msgspec.structs.replace(row, workers=[])]
+
+
+def test_what_the_store_may_have_lost_is_all_written_again() -> None:
+    history, kept, fields = History(), Kept(SEQ, {}), Fields()
+    train(history, random.Random(1), 500, 0, 1)
+    fields.take(kept, history)
+    gone = next(iter(fields))
+    del fields[gone]
+    assert not kept.differs(history)
+    kept.doubt()
+    assert kept.differs(history)
+    assert fields.take(kept, history)
+    assert gone in fields
+    assert contents(fields.read()) == contents(history)
+
+
 def _noisy(row: IterationRow, rng: random.Random) -> IterationRow:
     replace = msgspec.structs.replace
     timings = [

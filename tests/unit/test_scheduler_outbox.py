@@ -8,11 +8,23 @@ from typing import Any, cast
 
 import pytest
 
+from elps.contracts.errors import RetryLater
 from elps.contracts.ids import JobId, ShardId
 from elps.contracts.job import JobDocument
+from elps.contracts.messages import JobEvent
 from elps.contracts.requests import Reply
 from elps.contracts.state import JobRecord, JobState
-from elps.scheduler.core.events import Answer, Event, Marks, Moment, Probe, Request, WriteRecord
+from elps.scheduler import outbox as outbox_module
+from elps.scheduler.core.events import (
+    Answer,
+    Event,
+    Marks,
+    Moment,
+    Probe,
+    PublishEvent,
+    Request,
+    WriteRecord,
+)
 from elps.scheduler.outbox import Outbox
 
 
@@ -66,11 +78,13 @@ def record(job: str) -> JobRecord:
     )
 
 
-def outbox_over(core: Any, archive: Archive, charge: Charge, heard: list[Event]) -> Outbox:
+def outbox_over(
+    core: Any, archive: Archive, charge: Charge, heard: list[Event], bus: object = None
+) -> Outbox:
     return Outbox(
         core,
         cast(Any, archive),
-        cast(Any, SimpleNamespace(connected=False)),
+        cast(Any, bus or SimpleNamespace(connected=False)),
         cast(Any, charge),
         lambda: Moment(0.0, 0.0),
         heard.append,
@@ -122,3 +136,43 @@ async def test_a_store_that_has_forgotten_something_is_given_all_records_again()
     archive.lost, archive.chosen = True, "eps"
     await outbox.store()
     assert archive.stored == ["policy eps", "marks 7", "ended", "queued"]
+
+
+class Late:
+    """Takes each message, and says so only the second time."""
+
+    connected = False
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[str, str]] = []
+        self.all_said = asyncio.Event()
+
+    async def publish(
+        self, exchange: str, key: str, body: bytes, *, message_id: str, timeout_s: float
+    ) -> None:
+        assert exchange
+        assert body
+        assert timeout_s
+        self.taken.append((key, message_id))
+        if len(self.taken) % 2:
+            raise RetryLater("not confirmed")
+        if len(self.taken) == 4:
+            self.all_said.set()
+
+
+async def test_an_event_that_was_not_confirmed_is_the_same_message_when_it_is_said_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outbox_module, "RETRY_S", 0.0)
+    bus, charge = Late(), Charge()
+    charge.may.set()
+    outbox = outbox_over(None, Archive(), charge, [], bus)
+    running = asyncio.create_task(outbox.run())
+    outbox.take([PublishEvent(JobEvent(job=JobId("j"), what=w, at=1.0)) for w in ("a", "b")])
+    async with asyncio.timeout(10):
+        await bus.all_said.wait()
+    first, again, second, once_more = bus.taken
+    assert (first, second) == (again, once_more)
+    assert first[1] != second[1]
+    running.cancel()
+    await asyncio.wait((running,))

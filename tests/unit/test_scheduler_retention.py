@@ -266,6 +266,30 @@ def test_a_clock_that_was_set_back_removes_nothing_early() -> None:
     assert not desk.events()
 
 
+def test_of_a_job_that_ended_while_the_clock_was_ahead_no_other_waits_for_its_time() -> None:
+    ahead, later = ended(1, 2e9), ended(2, 1e9 + 500)
+    desk = Desk(bounds=Bounds(keep_jobs_s=KEEP_S))
+    for n, record in enumerate((ahead, later), 1):
+        desk.core.book.records[record.id] = record
+        desk.core.book.retention.ended[record.id] = None  # they ended in this order
+        desk.core.book.next_seq = n + 1
+    desk.time = KEEP_S + 600
+    desk.wait(1)
+    assert [c.event.job for c in desk.out if isinstance(c, PublishEvent)] == ["j2"]
+    desk.wait(QUIET_S + 5)
+    assert list(desk.core.book.records) == ["j1"]
+
+
+def test_of_a_job_that_was_hidden_while_the_clock_was_ahead_no_other_waits_for_its_time() -> None:
+    ahead = msgspec.structs.replace(ended(1, 1e9), deleted_at=2e9)
+    desk = killed(Desk([ahead]))
+    desk.ask("delete")
+    retention = desk.core.book.retention
+    retention.deleted = dict.fromkeys((ahead.id, J))
+    desk.wait(QUIET_S + 5)
+    assert list(desk.core.book.records) == ["j1"]
+
+
 @settings(max_examples=40)
 @given(
     st.lists(

@@ -147,7 +147,9 @@ class Client:
         return reading.read(await self.query(Query(what="health")), Health)
 
     async def query(self, query: Query) -> Any:
-        """Ask the monitor; return the JSON that it would give over HTTP. Raises `QueryRefused` with its reason.
+        """Ask the monitor; return the JSON that it would give over HTTP.
+
+        Raises `QueryRefused` with its reason, and `RetryLater` when it cannot say now, since the store is away.
 
         The methods above ask all there is to ask, and give it types.
         """
@@ -156,6 +158,8 @@ class Client:
             answer = msgspec.json.decode(body, type=Answer)
         except msgspec.DecodeError as error:
             raise InvalidDocument("answer of the monitor", [str(error)]) from None
+        if answer.later:
+            raise RetryLater(f"the monitor cannot say now: {answer.reason}")
         if not answer.ok:
             raise QueryRefused(answer.reason or "the monitor gave no reason")
         return loads(bytes(answer.result))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import deque
+from collections import OrderedDict, deque
 from types import TracebackType
 from typing import Self
 
@@ -17,6 +17,8 @@ from elps.messaging.port import Bus, Delivery, Queue, Subscription
 
 HELD = 10_000
 """Items kept for a slow reader; beyond it the oldest go, since the reader can ask the monitor for them."""
+REPEATS = 1024
+"""Messages remembered: after a lost connection one may come twice, soon after its first."""
 
 Item = JobEvent | IterationRow | LogLines
 
@@ -42,6 +44,9 @@ class Following:
         self._job = job
         self._held: deque[Item] = deque()  #: at most HELD, oldest first
         self._arrived = asyncio.Event()  #: set when `_held` is not empty
+        self._seen: OrderedDict[tuple[str, str], None] = (
+            OrderedDict()
+        )  #: keys and ids of the newest messages
         self._subscription: Subscription | None = None
         self.dropped = 0
         """Items that went because the reader was too slow."""
@@ -77,14 +82,20 @@ class Following:
             return None
 
     async def _handle(self, delivery: Delivery) -> None:
+        message = delivery.routing_key, delivery.message_id
+        if message in self._seen:
+            return
+        self._seen[message] = None
+        if len(self._seen) > REPEATS:
+            self._seen.popitem(last=False)
         if delivery.exchange == topology.EVENTS:
             event = decode(delivery.body, JobEvent)
             if event.job == self._job:
                 self._hold([event])
             return
-        message: TelemetryMessage = decode(delivery.body, IterationRows | LogLines)  # type: ignore[arg-type]
-        if message.job == self._job:
-            self._hold(message.rows if isinstance(message, IterationRows) else [message])
+        told: TelemetryMessage = decode(delivery.body, IterationRows | LogLines)  # type: ignore[arg-type]
+        if told.job == self._job:
+            self._hold(told.rows if isinstance(told, IterationRows) else [told])
 
     def _hold(self, items: list[JobEvent] | list[IterationRow] | list[LogLines]) -> None:
         self._held.extend(items)

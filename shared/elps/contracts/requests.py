@@ -86,3 +86,5 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool
     result: msgspec.Raw = msgspec.Raw(b"null")
     reason: str = ""
+    later: bool = False
+    """It cannot be said now, and may be a little later: the store or the scheduler must be asked."""

@@ -88,6 +88,8 @@ CHARGE = "elps:scheduler:charge"
 """Lease of the scheduler that is in charge."""
 EVENTS_KEPT = "elps:monitor:events"
 """The newest events, as the monitor has numbered them."""
+HISTORIES_SEAL = "elps:monitor:seal"
+"""What the monitor wrote last: if it is another, the store has lost something, or another monitor has written."""
 
 
 def history_key(job: JobId) -> str:

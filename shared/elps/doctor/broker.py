@@ -1,4 +1,8 @@
-"""Reads the broker, over one connection that is not made anew. It leaves nothing there: its own queue is exclusive."""
+"""Reads the broker, over one connection that is not made anew.
+
+It leaves nothing there: its own queues are exclusive, and the scheduler is asked for something only while it takes
+messages.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aio_pika import Message
-from aio_pika.abc import AbstractChannel
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from aio_pika.connection import Connection, make_url
 from aio_pika.exceptions import (
     CONNECTION_EXCEPTIONS,
@@ -19,7 +23,17 @@ from aio_pika.exceptions import (
 )
 from aiormq.exceptions import ConnectionNotAllowed
 
-from elps.contracts.topology import DEAD, EVENTS, PROBE_KEY, SCHEDULER_JOBS_QUEUE, TELEMETRY
+from elps.contracts.codec import encode
+from elps.contracts.requests import PolicyCommand
+from elps.contracts.topology import (
+    DEAD,
+    EVENTS,
+    JOBS,
+    POLICY,
+    PROBE_KEY,
+    SCHEDULER_JOBS_QUEUE,
+    TELEMETRY,
+)
 from elps.contracts.urls import masked
 from elps.doctor.core.readings import BrokerReading, QueueReading
 
@@ -79,6 +93,8 @@ async def _read(connection: Connection, shown: str) -> BrokerReading:
         connection
     )  # last: a connection that has published may not be read from any more
     denied = {} if blocked else await _denied(connection)
+    jobs = queues.get(SCHEDULER_JOBS_QUEUE)
+    served = jobs is not None and jobs[1].consumers > 0
     return BrokerReading(
         shown,
         product=_text(properties.get("product", "")),
@@ -86,6 +102,7 @@ async def _read(connection: Connection, shown: str) -> BrokerReading:
         blocked=blocked,
         denied=denied,
         queues=queues,
+        answered=await _answers(connection) if served and not (blocked or denied) else None,
         stuck=stuck,
     )
 
@@ -131,6 +148,27 @@ async def _denied(connection: Connection) -> dict[str, str]:
     except _LOST as error:
         return {step: _words(error)}
     return {}
+
+
+async def _answers(connection: Connection) -> bool:
+    """Ask the scheduler for its policy: the answer comes once all is stored that was asked for before."""
+    arrived = asyncio.Event()
+
+    async def hear(_: AbstractIncomingMessage) -> None:
+        arrived.set()
+
+    async def ask(channel: AbstractChannel) -> None:
+        name = f"elps.doctor.{secrets.token_hex(6)}"
+        queue = await channel.declare_queue(name, exclusive=True, auto_delete=True)
+        await queue.consume(hear, no_ack=True)
+        exchange = await channel.get_exchange(JOBS, ensure=False)
+        question = Message(encode(PolicyCommand()), message_id=name, reply_to=name)
+        await exchange.publish(question, POLICY, mandatory=False)
+        await arrived.wait()
+
+    with contextlib.suppress(*_LOST):
+        await _on_a_channel(connection, ask)
+    return arrived.is_set()
 
 
 async def _queue(connection: Connection, name: str) -> QueueReading | str | None:

@@ -32,7 +32,10 @@ VERSION = "1"
 
 _MODULES = (epoch, job, messages, requests, state, telemetry)
 _ANSWER = msgspec.defstruct(
-    "Answer", [("ok", bool), ("result", Any, None), ("reason", str, "")], frozen=True, kw_only=True
+    "Answer",
+    [("ok", bool), ("result", Any, None), ("reason", str, ""), ("later", bool, False)],
+    frozen=True,
+    kw_only=True,
 )
 """`Answer` as it can be described: its result is JSON made by others."""
 _JOB, _MEMBER, _WHAT = JobId("{job}"), "{member}", "{what}"

@@ -114,7 +114,8 @@ async def publish(store: Store, manifest: Manifest) -> bool:
     old = [m.name for m in kept[KEPT:]]
     if old:
         await store.hash_delete(key, old)
-    await _sweep(store, manifest.job, {m.name for m in kept[:KEPT]}, _age(manifest.name))
+    names = {m.name for m in kept[:KEPT]}
+    await store.delete(await _chunks_beside(store, manifest.job, names, _age(manifest.name)))
     return True
 
 
@@ -138,9 +139,9 @@ async def _has_chunks(store: Store, manifest: Manifest) -> bool:
     return await store.present(chunks) == len(chunks)
 
 
-async def sweep(store: Store, job: JobId) -> int:
-    """Remove the chunks of all checkpoints without a manifest; returns how many. Nobody may be writing one."""
-    return await _sweep(store, job, set(await store.hash_all(manifests_key(job))))
+async def strays(store: Store, job: JobId) -> list[str]:
+    """The chunks of all checkpoints without a manifest, to be removed. Nobody may be writing one."""
+    return await _chunks_beside(store, job, set(await store.hash_all(manifests_key(job))))
 
 
 async def all_manifests(store: Store, job: JobId, first_term: int = 0) -> list[Manifest]:
@@ -237,21 +238,20 @@ def _age(name: str) -> tuple[int, ...]:
         return ()
 
 
-async def _sweep(
+async def _chunks_beside(
     store: Store, job: JobId, kept: set[str], older_than: tuple[int, ...] | None = None
-) -> int:
-    """Remove chunks of checkpoints that are not kept, of those only that are older than one's own; returns how many.
+) -> list[str]:
+    """Chunks of checkpoints that are not kept, of those only that are older than one's own.
 
     A leader whose time is over must not sweep away what a later one is writing.
     """
     prefix = job_prefix(job) + "ckpt:"
-    gone = []
+    found = []
     async for key in store.scan(prefix):
         name = key[len(prefix) :].split(":", 1)[0]
         if name not in kept and (older_than is None or _age(name) < older_than):
-            gone.append(key)
-    await store.delete(gone)
-    return len(gone)
+            found.append(key)
+    return found
 
 
 __all__: Sequence[str] = (
@@ -268,7 +268,7 @@ __all__: Sequence[str] = (
     "newest",
     "publish",
     "read_manifest",
-    "sweep",
+    "strays",
     "write_manifest",
     "write_partition",
 )

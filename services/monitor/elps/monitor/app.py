@@ -16,6 +16,7 @@ import uvicorn
 from elps.contracts import topology
 from elps.contracts.errors import RetryLater, SetupError
 from elps.messaging.port import Handler, Queue, Subscription
+from elps.monitor.connections import BoundedProtocol
 from elps.monitor.core.state import State
 from elps.monitor.desk import Desk
 from elps.monitor.http import build
@@ -63,6 +64,7 @@ class Monitor:
         self._index_read = False  #: all records were read once
         self._indexed = asyncio.Event()  #: set when that has come about
         self._doubtful = 0  #: checks that will still have all records read
+        self._connected = False  #: whether the broker was there at the last save
         self.readers = Readers(self.desk)
 
     @property
@@ -84,6 +86,7 @@ class Monitor:
                 lifespan="off",
                 ws="none",
                 server_header=False,
+                http=BoundedProtocol,
                 limit_concurrency=MAX_CONNECTIONS,
                 timeout_graceful_shutdown=int(STOP_S),
             ),
@@ -166,9 +169,15 @@ class Monitor:
             self._indexed.set()
 
     async def _keep(self) -> None:
-        """Nothing is kept or removed before it is known which jobs there are."""
+        """Nothing is kept or removed before it is known which jobs there are.
+
+        Without the broker another monitor may have the queries, and be in charge; what was heard until then is kept.
+        """
+        connected = self._bus.connected
         if self._index_read:
-            await self.desk.histories.keep(in_charge=self.taking.is_set())
+            in_charge = self.taking.is_set() and (connected or self._connected)
+            await self.desk.histories.keep(in_charge=in_charge)
+        self._connected = connected
 
     async def _keep_at_the_end(self) -> None:
         try:

@@ -115,7 +115,8 @@ class Desk:
         try:
             body = await self.answer(query)
         except (queries.UnknownJob, RetryLater) as error:
-            await self._respond(delivery, Answer(ok=False, reason=str(error)))
+            later = isinstance(error, RetryLater)
+            await self._respond(delivery, Answer(ok=False, reason=str(error), later=later))
             return
         if len(body) + ENVELOPE_BYTES > MAX_MESSAGE_BYTES:
             reason = f"the answer has {len(body)} bytes, more than a message may have: ask with a lower limit"
@@ -174,10 +175,10 @@ class Desk:
         """Read all records. Raises `RetryLater`."""
         asked_s = self.clock.monotonic()
         index = await self.store.hash_all(topology.JOB_INDEX)
-        records = [
-            record for key, body in index.items() if (record := self._record(key, body)) is not None
-        ]
-        self.state.take_records(records, asked_s)
+        found = {key: self._record(key, body) for key, body in index.items()}
+        unread = {key for key, record in found.items() if record is None}
+        self.histories.spared = unread
+        self.state.take_records(filter(None, found.values()), asked_s, unread)
 
     async def read_missing(self) -> None:
         """Read the records that the state misses. Raises `RetryLater`, and they stay missing."""
@@ -193,9 +194,10 @@ class Desk:
 
     async def read_record(self, job: JobId) -> None:
         """Read one record into the state. Raises `RetryLater`."""
+        asked_s = self.clock.monotonic()
         body = await self.store.hash_get(topology.JOB_INDEX, job)
         record = self._record(job, body) if body is not None else None
-        self.state.take_record(job, record, self.clock.monotonic())
+        self.state.take_record(job, record, asked_s)
 
     async def check_store(self) -> None:
         """Ask the store how it is."""

@@ -4,12 +4,16 @@ A history is a hash, whose fields are pieces (`elps.monitor.core.keeping`); the 
 that takes the queries writes; one that stands by begins with what is there when it takes over. What the monitor's
 memory lets go goes from the store as well, so the store holds no more than the memory: histories of live jobs and of
 the newest that ended.
+
+A store that is killed comes back without its newest second, or empty. So what was written is *sealed*: a value that was
+never there before is put last, and looked for before the next save. If it is not there all histories are read back
+again, and what is missing of them is written.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import structlog
 
@@ -24,25 +28,33 @@ from elps.storage.port import Store
 
 log = structlog.get_logger(__name__)
 
+SEALED_AT_ONCE = 50
+"""Histories saved between two seals: those that were not sealed, since the save was cut off, are written again."""
+
 
 class Histories:
     """Keeps the histories of a `State` in a store."""
 
     def __init__(self, state: State, store: Store) -> None:
         self._state, self._store = state, store
+        self.spared: Collection[str] = ()
+        """Jobs whose records nobody here can read: what there is of their histories stays."""
         self._kept: dict[JobId, Kept] = {}  #: of jobs whose history was taken back
         self._lock = asyncio.Lock()  #: one job at a time is read, written or removed
         self._in_charge = False
         self._swept = False
         self._events_at: int | None = (
-            None  #: `Feed.next` at the last save; None before they are read
+            None  #: `Feed.next` at the last seal; None before they are read
         )
+        self._seal: bytes | None = None  #: that was put last; None before the first
+        self._seals = 0
+        self._unsealed: list[Kept] = []  #: saved since
         self.unreadable = 0
         """Pieces and events that another version, or nobody, has written."""
 
     async def keep(self, *, in_charge: bool) -> None:
         """Read back what is not yet, write what has changed, remove what nobody needs. Raises `RetryLater`."""
-        if in_charge and not self._in_charge:
+        if in_charge and (not self._in_charge or await self._broken()):
             self._begin()
         self._in_charge = in_charge
         await self._remove_lapsed()
@@ -52,9 +64,17 @@ class Histories:
             await self.restore(job.id)
         if not in_charge:
             return
+        for kept in self._unsealed:
+            kept.doubt()
+        self._unsealed.clear()
         for job in jobs:
             await self._save(job)
-        await self._save_events()
+            if len(self._unsealed) >= SEALED_AT_ONCE:
+                await self._put_seal()
+        at = await self._save_events()
+        if self._unsealed or at != self._events_at:
+            await self._put_seal()
+            self._events_at = at
         if not self._swept:
             await self._sweep()
 
@@ -91,10 +111,26 @@ class Histories:
                 self._kept[job_id] = Kept(seq, found)
                 self._state.jobs.restore(job_id, *keeping.restored(filter(None, found.values())))
 
+    async def _broken(self) -> bool:
+        """Whether the store is not as it was left."""
+        if self._seal is None or await self._store.get(topology.HISTORIES_SEAL) == self._seal:
+            return False
+        log.warning("histories_set_back", reason="the store has not what was written to it last")
+        return True
+
+    async def _put_seal(self) -> None:
+        self._seals += 1
+        seal = f"{self._state.feed.run}-{self._seals}".encode()
+        await self._store.put(topology.HISTORIES_SEAL, seal)
+        self._seal = seal
+        self._unsealed.clear()
+
     def _begin(self) -> None:
-        """Another monitor may have written until now: what it has left is taken as what there is."""
+        """Another monitor may have written until now, or the store has lost some: what is left is what there is."""
         self._kept.clear()
-        self._swept = False
+        self._unsealed.clear()
+        self._swept, self._seal = False, None
+        self._events_at = None if self._events_at is None else -1
         for job in self._state.jobs:
             job.restored = job.from_its_start = False
 
@@ -121,13 +157,15 @@ class Histories:
             if save.remove:
                 await self._store.hash_delete(key, save.remove)
             kept.saved(save)
+            self._unsealed.append(kept)
 
-    async def _save_events(self) -> None:
+    async def _save_events(self) -> int:
+        """Returns the place up to which they lie in the store."""
         ring = self._state.feed
         if self._events_at != (at := ring.next):
             body = await asyncio.to_thread(feed.pack, ring.since(ring.oldest))
             await self._store.put(topology.EVENTS_KEPT, body)
-            self._events_at = at
+        return at
 
     async def _sweep(self) -> None:
         """Remove histories of jobs that went while no monitor was there."""
@@ -139,7 +177,8 @@ class Histories:
             log.info("histories_removed", count=len(stray))
 
     def _known(self, key: str, head: str) -> bool:
-        return self._state.jobs.get(key.removeprefix(head)) is not None
+        job = key.removeprefix(head)
+        return job in self.spared or self._state.jobs.get(job) is not None
 
     def _unpack(self, fields: dict[str, bytes], seq: int) -> dict[str, Piece | None]:
         found: dict[str, Piece | None] = dict.fromkeys(fields)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hmac
+import ipaddress
 from importlib.resources import files
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import msgspec
 import structlog
@@ -70,6 +72,7 @@ def _answers(status: int, kind: type[msgspec.Struct], about: str = "") -> Answer
 
 _DENIED = _answers(401, answers.Problem, "The token is missing or wrong")
 _BAD = _answers(422, answers.Problem, "A parameter is out of range")
+_ELSEWHERE = _answers(403, answers.Problem, "Asked under a name that is not this machine's")
 _NO_JOB = _answers(404, answers.Problem, "There is no such job") | _answers(
     503, answers.Problem, "The store or the scheduler must be asked and does not answer"
 )
@@ -95,8 +98,9 @@ class Authority:
 
     def __init__(self, settings: Settings) -> None:
         self._token = settings.token.reveal().encode() if settings.token is not None else None
-        self.dependencies = [Depends(self.require)] if self._token is not None else []
-        self.responses = _BAD | _DENIED if self._token is not None else _BAD
+        self.asks = self._token is not None
+        self.dependencies = [Depends(self.require if self.asks else self.require_local)]
+        self.responses = _BAD | (_DENIED if self.asks else _ELSEWHERE)
 
     def accepts(self, shown: HTTPAuthorizationCredentials | None) -> bool:
         """Whether what was shown is enough."""
@@ -110,6 +114,28 @@ class Authority:
         if not self.accepts(shown):
             reason = "this monitor wants a token: Authorization: Bearer <ELPS_TOKEN>"
             raise HTTPException(401, reason, {"WWW-Authenticate": "Bearer"})
+
+    @staticmethod
+    def require_local(request: Request) -> None:
+        """A dependency of routes without a token: 403 for a page of another site whose name was made to lead here."""
+        if not _is_address(request.headers.get("host", "")):
+            reason = (
+                "without a token this monitor answers by its address alone: ask it as 127.0.0.1 or localhost, or "
+                "start it with ELPS_TOKEN"
+            )
+            raise HTTPException(403, reason)
+
+
+def _is_address(host: str) -> bool:
+    """Whether a Host header names this machine, or an address: these are nobody else's to give."""
+    try:
+        name = urlsplit(f"//{host}").hostname or "localhost"
+        if name == "localhost" or name.endswith(".localhost"):
+            return True
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def build(desk: Desk, settings: Settings, readers: Readers) -> FastAPI:
@@ -220,7 +246,7 @@ def _open_to_all(app: FastAPI, desk: Desk, authority: Authority) -> None:
             report = msgspec.structs.replace(report, parts={})
         return _json(encode(report), 200 if report.status == "ok" else 503)
 
-    if authority.dependencies:
+    if authority.asks:
         extra: dict[str, Any] = {"security": [{}]}  # beside the token: without it less is told
 
         @app.get("/healthz", responses=described, openapi_extra=extra)

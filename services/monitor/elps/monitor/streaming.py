@@ -16,6 +16,8 @@ MAX_READERS = 64
 KEEP_ALIVE_S = 15.0
 """A comment is sent when nothing else was for so long: proxies keep the connection, and dead ones are noticed."""
 RETRY_MS = 2_000
+PAGE = 100
+"""Events handed over at once: a reader that does not take them holds no more."""
 
 
 class Readers:
@@ -37,29 +39,39 @@ class Readers:
             raise RetryLater(
                 f"{MAX_READERS} readers follow the events already; ask again later or poll /api/jobs"
             )
-        place, missed = self._desk.state.feed.place(last)
-        return self._stream(place, missed, job)
-
-    async def _stream(self, place: int, missed: bool, job: str | None) -> AsyncIterator[bytes]:
         feed = self._desk.state.feed
+        place, missed = feed.place(last)
+        # One that is cut off before its first event goes on from here, instead of from when it comes back.
+        seen = b"id: %s\n" % feed.newest.encode() if last is None else b""
+        return self._stream(b"retry: %d\n%s\n" % (RETRY_MS, seen), place, missed, job)
+
+    async def _stream(
+        self, greeting: bytes, place: int, missed: bool, job: str | None
+    ) -> AsyncIterator[bytes]:
+        feed, loop = self._desk.state.feed, asyncio.get_running_loop()
         self.open_now += 1
         try:
-            yield f"retry: {RETRY_MS}\n\n".encode()
+            yield greeting
+            sent_at = loop.time()
             while not self._closing:
                 changed = self._desk.changed
                 if missed or place < feed.oldest:
                     missed = False
                     yield b"event: missed\ndata: {}\n\n"
-                events = feed.since(place)
-                place = feed.next
-                chosen = [e for e in events if job is None or e.job == job]
-                if chosen:
+                events, place = feed.page(place, PAGE)
+                if chosen := [e for e in events if job is None or e.job == job]:
                     yield b"".join(map(encode, chosen))
+                    sent_at = loop.time()
+                if place < feed.next:
+                    continue
                 try:
-                    async with asyncio.timeout(KEEP_ALIVE_S):
+                    async with asyncio.timeout_at(sent_at + KEEP_ALIVE_S):
                         await changed.wait()
                 except TimeoutError:
-                    yield b": keep alive\n\n"
+                    sent_at = loop.time()
+                    # With the id even one whose job is quiet goes on from here, once the ring has moved on.
+                    seen = b"id: %s\n" % feed.newest.encode() if place == feed.next else b""
+                    yield b": keep alive\n%s\n" % seen
         finally:
             self.open_now -= 1
 

@@ -152,9 +152,8 @@ class Archive:
         await self._insist("keep marks", put)
 
     async def remove_strays(self, job: JobId) -> None:
-        """Remove what was written for checkpoints of a job that never became valid."""
-        removed = await self._insist("remove strays", lambda: checkpoints.sweep(self._store, job))
-        if removed:
+        """Remove what was written for checkpoints of a job that never became valid. `Superseded` as with `write`."""
+        if removed := await self._insist("remove strays", lambda: self._remove_strays(job)):
             log.info("strays_removed", job=job, keys=removed)
 
     async def jobs_with_keys(self) -> list[JobId]:
@@ -187,6 +186,12 @@ class Archive:
                 removed, batch = removed + len(batch), []
         await self._in_charge.remove(batch)
         return removed + len(batch)
+
+    async def _remove_strays(self, job: JobId) -> int:
+        """Only while in charge: the id may be another job's by the time at which one that stood still goes on."""
+        strays = await checkpoints.strays(self._store, job)
+        await self._in_charge.remove(strays)
+        return len(strays)
 
     async def _scan_jobs(self) -> list[JobId]:
         jobs: dict[JobId, None] = {}

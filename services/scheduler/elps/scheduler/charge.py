@@ -69,6 +69,7 @@ class InCharge:
         self._tenure = Tenure(me.nonce, TTL_S, past)
         self._recall = Recall()
         self._due, self._claimed = asyncio.Event(), asyncio.Event()
+        self._putting = asyncio.Lock()  #: one value at a time, as `Recall` has it
         self._other = ""
 
     @property
@@ -129,14 +130,15 @@ class InCharge:
             raise Superseded(f"another scheduler is in charge: {self._other or 'members obey it'}")
 
     async def put(self, key: str, field: str, value: bytes) -> None:
-        """Set one field of a hash in the store, unless another one is in charge: `Superseded`. One call at a time.
+        """Set one field of a hash in the store, unless another one is in charge: `Superseded`.
 
         A store that has forgotten who is gives the lease anew.
         """
-        lease = self._lease
-        put = self._store.hash_put_under(key, field, value, topology.CHARGE, lease)
-        if not self._recall.told(await self._under(put), lease.writes):
-            raise RetryLater("the store has forgotten something")
+        async with self._putting:
+            lease = self._lease
+            put = self._store.hash_put_under(key, field, value, topology.CHARGE, lease)
+            if not self._recall.told(await self._under(put), lease.writes):
+                raise RetryLater("the store has forgotten something")
 
     async def remove(self, keys: Sequence[str]) -> None:
         """Remove keys from the store, in the same way."""

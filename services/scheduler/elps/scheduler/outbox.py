@@ -8,6 +8,7 @@ does not know that it is still in charge.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -91,6 +92,8 @@ class Outbox:
         )
         self._tasks: asyncio.TaskGroup | None = None
         self._closing = False
+        self.set_back = asyncio.Event()
+        """Set when the store is found to have forgotten something: also what was removed may be there again."""
 
     def take(self, commands: Sequence[Command]) -> None:
         """Accept what one event has brought."""
@@ -160,6 +163,7 @@ class Outbox:
         if self._archive.forgotten():
             known = self._core.book.records
             log.warning("store_has_forgotten", what="its newest writes or all", written=len(known))
+            self.set_back.set()
             self._records = {**known, **self._records}
             self._marks = self._core.book.marks != Marks()
             self._policy = self._policy or self._archive.chosen
@@ -243,15 +247,23 @@ class Outbox:
                 return
 
     async def _publish_loop(self) -> None:
+        # One that was given up may have arrived: said again it is the same message.
+        said, message_id = None, ""
         while True:
             await self._wake_events.wait()
             self._wake_events.clear()
             while self._stored:
                 event = self._stored[0]
+                if event is not said:
+                    said, message_id = event, uuid.uuid4().hex
                 key = topology.event_key(event.job, event.what)
                 try:
                     await self._bus.publish(
-                        topology.EVENTS, key, encode(event), timeout_s=PUBLISH_S
+                        topology.EVENTS,
+                        key,
+                        encode(event),
+                        message_id=message_id,
+                        timeout_s=PUBLISH_S,
                     )
                 except RetryLater as error:
                     log.warning(

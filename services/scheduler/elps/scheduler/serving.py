@@ -128,7 +128,7 @@ class Serving:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(outbox.run(), name="outbox")
-                tasks.create_task(self._look_for_leftovers(), name="leftovers")
+                tasks.create_task(self._look_for_leftovers(outbox.set_back), name="leftovers")
                 await self._listen()
                 log.info("scheduler_serves", policy=self.core.policy.name)
                 beat_s = self._settings.beat_s
@@ -282,9 +282,15 @@ class Serving:
             topology.MEMBERS, topology.SCHEDULER_BEAT, encode(message), confirm=False
         )
 
-    async def _look_for_leftovers(self) -> None:
-        """Keys of jobs that were killed, or deleted, while the scheduler could not remove them."""
-        self.core.keys_found(await self._archive.jobs_with_keys())
+    async def _look_for_leftovers(self, again: asyncio.Event) -> None:
+        """Keys of jobs that were killed, or deleted, while the scheduler could not remove them.
+
+        A store that has forgotten something may have forgotten that they were removed.
+        """
+        while True:
+            self.core.keys_found(await self._archive.jobs_with_keys())
+            await again.wait()
+            again.clear()
 
 
 def beat(

@@ -14,7 +14,7 @@ import structlog
 from elps.contracts import topology
 from elps.contracts.codec import decode, encode
 from elps.contracts.errors import RetryLater
-from elps.contracts.ids import parse_job_id
+from elps.contracts.ids import JobId, parse_job_id
 from elps.contracts.messages import AgentBeat, AgentCommand, JobEvent, StartTrainer
 from elps.contracts.telemetry import LogLines
 from elps.messaging.port import Delivery, Handler, Queue, Subscription
@@ -61,6 +61,8 @@ class WorkerAgent:
         self._obedience = Obedience()
         #: Since the broker took the last ones.
         self._lines_lost = 0
+        #: Jobs whose logs are to go, and the highest term that they had: a later job of the id keeps its own.
+        self._deleted: dict[JobId, int | None] = {}
         self._changed = asyncio.Event()
         self._trainers = Trainers(
             self._settings,
@@ -113,9 +115,24 @@ class WorkerAgent:
         return await self._subscribe(queue, self._on_deleted, stop)
 
     async def _on_deleted(self, delivery: Delivery) -> None:
-        job = parse_job_id(decode(delivery.body, JobEvent).job)
-        if self._settings.log_dir and not self._trainers.has(job):
-            await asyncio.to_thread(remove_logs, self._settings.log_dir, job)
+        """Trainers of the job may still be on their way out: its logs go once these have had their last words."""
+        event = decode(delivery.body, JobEvent)
+        terms = event.record.terms if event.record is not None else None
+        self._deleted[parse_job_id(event.job)] = terms
+
+    async def _remove_deleted(self) -> None:
+        gone = []
+        for job, terms in list(self._deleted.items()):
+            here = self._trainers.of(job)
+            another = here and (terms is None or any(t.term.number > terms for t in here))
+            if another:
+                del self._deleted[job]
+            elif all(trainer.state == "exited" for trainer in here):
+                del self._deleted[job]
+                gone.append(job)
+        if log_dir := self._settings.log_dir:
+            for job in gone:
+                await asyncio.to_thread(remove_logs, log_dir, job)
 
     async def _subscribe(
         self, queue: Queue, handler: Handler, stop: asyncio.Event
@@ -172,7 +189,9 @@ class WorkerAgent:
 
     async def _send_printed(self) -> None:
         """Send on what trainers printed. While the broker is away it is lost, but for the log files."""
-        for key, lines in self._trainers.take_printed():
+        printed = self._trainers.take_printed()
+        await self._remove_deleted()
+        for key, lines in printed:
             for some in _portions(lines):
                 message = LogLines(
                     job=key.job, worker=key.worker, at=self._clock.time(), lines=some

@@ -30,6 +30,8 @@ def judge(broker: BrokerReading) -> Iterator[Finding]:
         yield problem(f"queue {name}", f"it cannot be used: {words}", todo)
     for name, readings in broker.queues.items():
         yield _dead(readings) if name == DEAD else _queue(name, readings)
+    if broker.answered is not None:
+        yield _answers(broker.answered)
 
 
 def _away(broker: BrokerReading) -> Finding:
@@ -92,6 +94,15 @@ def _queue(name: str, readings: tuple[QueueReading, QueueReading] | None) -> Fin
         todo = f"see in the log of {whose} for whom it waits: most often for the store"
         return warning(check, found, todo)
     return ok(check, f"{after.messages} waiting, taken from")
+
+
+def _answers(answered: bool) -> Finding:
+    """What it has taken and not answered yet does not count as waiting in its queue."""
+    check = "scheduler answers"
+    if answered:
+        return ok(check, "it does")
+    todo = "see in its log for whom it waits: most often for the store"
+    return problem(check, "it takes messages, and has answered none for some seconds", todo)
 
 
 def _dead(readings: tuple[QueueReading, QueueReading] | None) -> Finding:

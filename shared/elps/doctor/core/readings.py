@@ -34,6 +34,8 @@ class BrokerReading:
     """What this user may not do, and in which words that was said."""
     queues: Mapping[str, tuple[QueueReading, QueueReading] | None] = field(default_factory=dict)
     """The durable queues, each twice a little apart; None: it is not there."""
+    answered: bool | None = None
+    """Whether a scheduler that takes messages has answered one; None: it was not asked."""
     stuck: Mapping[str, str] = field(default_factory=dict)
     """Queues that are there and cannot be looked at, with the broker's words."""
 

@@ -28,7 +28,8 @@ def judge(store: StoreReading) -> Iterator[Finding]:
     yield _policy(store)
     yield _persistence(store)
     yield _memory(store)
-    yield _strays(store)
+    if store.strays is not None or not store.denied:  # else nobody could look
+        yield _strays(store)
 
 
 def _away(store: StoreReading) -> Finding:

@@ -19,6 +19,8 @@ from elps.contracts.messages import JobEvent
 from elps.contracts.texts import shortened
 
 MAX_EVENTS = 2_000
+BEGINNING = "start"
+"""In place of a number: before the first event of a run."""
 MAX_REASON_CHARACTERS = 2_000
 MAX_PACKED_BYTES = 1024 * 1024
 """Of the ring as it is kept; when its texts do not fit compressed, the older half of them goes."""
@@ -72,19 +74,24 @@ class Feed:
         """
         if last is None:
             return self.next, False
-        run, _, number = last.rpartition("-")
-        if (
-            run == self.run
-            and number.isascii()
-            and number.isdigit()
-            and len(number) < 17
-            and int(number) < self.next
-        ):
-            return int(number) + 1, int(number) + 1 < self.oldest
+        run, number = _parts(last)
+        if run == self.run:
+            if -1 <= number < self.next:
+                return number + 1, number + 1 < self.oldest
+            return self.oldest, True
+        following = None
         for place, event in enumerate(self._events, self.oldest):
-            if event.id == last:
-                return place + 1, True
-        return self.oldest, True
+            its_run, its_number = _parts(event.id)
+            if its_run == run and its_number <= number:
+                following = place + 1  # what it saw last may be lost: the monitor was killed
+            elif its_run == run and following is None:
+                following = place
+        return self.oldest if following is None else following, True
+
+    @property
+    def newest(self) -> str:
+        """What a reader would send back that has seen all events up to now."""
+        return f"{self.run}-{self.next - 1 if self.next else BEGINNING}"
 
     @property
     def oldest(self) -> int:
@@ -93,9 +100,25 @@ class Feed:
 
     def since(self, n: int) -> list[Event]:
         """Events from place `n` on, as far as the ring holds them and they are not forgotten."""
+        return self.page(n, MAX_EVENTS)[0]
+
+    def page(self, n: int, count: int) -> tuple[list[Event], int]:
+        """What is held of `count` places from `n` on, as `since` has it, and the place at which to go on."""
         first = max(n, self.oldest)
-        found = enumerate(islice(self._events, first - self.oldest, None), first)
-        return [e for place, e in found if place >= self._forgotten.get(e.job, self.oldest)]
+        found = enumerate(
+            islice(self._events, first - self.oldest, first - self.oldest + count), first
+        )
+        told = [e for place, e in found if place >= self._forgotten.get(e.job, self.oldest)]
+        return told, min(first + count, self.next)
+
+
+def _parts(event_id: str) -> tuple[str, int]:
+    """Run and number of an event, as its id tells them; a number that none is below all others."""
+    run, _, number = event_id.rpartition("-")
+    if number == BEGINNING:
+        return run, -1
+    known = number.isascii() and number.isdigit() and len(number) < 17
+    return run, int(number) if known else -2
 
 
 def pack(events: Sequence[Event]) -> bytes:

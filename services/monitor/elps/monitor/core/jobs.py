@@ -10,7 +10,7 @@ ended jobs' first), in names of jobs that do not exist.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from elps.contracts.answers import Evaluation
 from elps.contracts.epoch import Term
@@ -30,8 +30,8 @@ ABSENT_S = 5.0
 """So long the store is not asked again about a job that it does not know."""
 MAX_ABSENT = 1024
 QUIET_S = 10.0
-"""A job that the store lacks is kept as long as something of it came within this time: records can be lost and are
-written again, and what a leader speaks for is there."""
+"""A job that the store lacks is kept as long as something of it came within this time, and the store has not lacked it
+for as long: records can be lost and are written again, and what a leader speaks for is there."""
 
 _PHASE_STATE = {
     "loading": JobState.STARTING,
@@ -63,6 +63,7 @@ class Job:
             False  #: it had not begun when it was heard of: nothing was kept before
         )
         self.touched_s = now_s  #: when anything of the job came last, our monotonic clock
+        self.lacked_s: float | None = None  #: since when the store has no record of it
 
     @property
     def state(self) -> JobState:
@@ -106,10 +107,12 @@ class Jobs:
 
     # --- what comes in ---
 
-    def take_records(self, records: Iterable[JobRecord], asked_s: float) -> None:
-        """Take the whole index of the store, as it was at or after `asked_s`.
+    def take_records(
+        self, records: Iterable[JobRecord], asked_s: float, unread: Collection[str] = ()
+    ) -> None:
+        """Take the whole index of the store, as it was at or after `asked_s`; `unread`: what nobody here reads.
 
-        Jobs that it lacks go, unless something of them came of late.
+        Jobs that it has lacked for a while go, unless something of them came of late.
         """
         found = list(records)
         for record in found:
@@ -121,9 +124,13 @@ class Jobs:
         for record in listed.values():
             if not record.state.ended or record.id in kept or record.id in self._jobs:
                 self._take_record(record, asked_s, stored=True)
-        for job in [j for j in self._jobs.values() if j.record is not None and j.id not in listed]:
-            if job.touched_s < asked_s - QUIET_S:
-                self._let_go(job.id)
+        for job in list(self._jobs.values()):
+            if job.id in listed or job.id in unread:
+                job.lacked_s = None
+            elif job.record is not None:
+                job.lacked_s = asked_s if job.lacked_s is None else job.lacked_s
+                if asked_s - max(job.lacked_s, job.touched_s) >= QUIET_S:
+                    self._let_go(job.id)
         self._bound()
 
     def take_record(self, record: JobRecord, now_s: float) -> None:
@@ -364,9 +371,12 @@ def _end_order(record: JobRecord | None) -> tuple[float, int]:
 
 
 def _supersedes(record: JobRecord, known: JobRecord, authoritative: bool) -> bool:
-    """Whether a record replaces the known one: the store's word, a later job, or a later change of the same."""
+    """Whether a record replaces the known one: the store's word, a later job, or a later change of the same.
+
+    Numbers of arrival begin anew in a store that was emptied while nobody knew what it had held.
+    """
     if record.seq != known.seq:
-        return record.seq > known.seq
+        return authoritative or record.seq > known.seq
     if known.state.ended:
         return record.state.ended and record.changed_at >= known.changed_at
     return (

@@ -71,6 +71,10 @@ class Kept:
         self._pieces |= dict.fromkeys([*write, *remove])
         return Save(write, remove, pieces, history.changes)
 
+    def doubt(self) -> None:
+        """The store may have lost any of it: the next save writes it all."""
+        self._pieces, self._changes = dict.fromkeys(self._pieces), -1
+
     def saved(self, save: Save) -> None:
         """All of a save lies in the store."""
         self._pieces, self._changes = dict(save.pieces), save.changes
@@ -98,14 +102,17 @@ def restored(
 
 
 def pack(piece: Piece) -> bytes:
-    """The bytes of a piece, `MAX_PIECE_BYTES` at most."""
+    """The bytes of a piece, `MAX_PIECE_BYTES` at most; of one row that is too large its workers go."""
+    replace = msgspec.structs.replace
     while True:
         body = zlib.compress(msgspec.json.encode(piece), 1)
-        if len(body) <= MAX_PIECE_BYTES or len(piece.rows) + len(piece.evaluations) <= 1:
+        if len(body) <= MAX_PIECE_BYTES:
             return body
-        piece = msgspec.structs.replace(
-            piece, rows=piece.rows[::2], evaluations=piece.evaluations[::2]
-        )
+        if len(piece.rows) + len(piece.evaluations) > 1:
+            piece = replace(piece, rows=piece.rows[::2], evaluations=piece.evaluations[::2])
+        else:
+            rows = [replace(row, workers=[], waiting={}) for row in piece.rows]
+            piece = replace(piece, rows=rows, evaluations=[])
 
 
 def unpack(body: bytes) -> Piece:

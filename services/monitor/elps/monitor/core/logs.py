@@ -11,7 +11,9 @@ import orjson
 
 MAX_LINES = 5_000
 MAX_JOB_BYTES = 1024 * 1024
-MAX_BYTES = 64 * 1024 * 1024
+MAX_BYTES = 128 * 1024 * 1024
+LINE_BYTES = 200
+"""What a line takes in memory besides its text (measured): of short ones it is the most."""
 MAX_LINE_CHARACTERS = 4_000
 """A longer line is cut and says so: one print of an array must not push everything else out."""
 
@@ -51,6 +53,11 @@ class JobLog:
             while len(self.lines) > MAX_LINES or self.size_bytes > MAX_JOB_BYTES:
                 self.drop()
 
+    @property
+    def weight_bytes(self) -> int:
+        """What it takes in memory."""
+        return self.size_bytes + LINE_BYTES * len(self.lines)
+
     def drop(self) -> None:
         """Let the oldest line go."""
         self.size_bytes -= self.lines.popleft().size_bytes
@@ -72,14 +79,14 @@ class Logs:
 
     def __init__(self) -> None:
         self._jobs: dict[str, JobLog] = {}
-        self.size_bytes = 0  #: sum over the jobs
+        self.size_bytes = 0  #: in memory, sum over the jobs
 
     def add(self, job: str, worker: str, at: float, texts: Sequence[str]) -> None:
         """Append lines of a job."""
         log = self._jobs.setdefault(job, JobLog())
-        before = log.size_bytes
+        before = log.weight_bytes
         log.add(worker, at, texts)
-        self.size_bytes += log.size_bytes - before
+        self.size_bytes += log.weight_bytes - before
         while self.size_bytes > MAX_BYTES:
             self._halve_largest()
 
@@ -90,15 +97,15 @@ class Logs:
     def forget(self, job: str) -> None:
         """Let go of a job's lines."""
         if (log := self._jobs.pop(job, None)) is not None:
-            self.size_bytes -= log.size_bytes
+            self.size_bytes -= log.weight_bytes
 
     def __len__(self) -> int:
         return len(self._jobs)
 
     def _halve_largest(self) -> None:
-        largest = min(self._jobs, key=lambda job: (-self._jobs[job].size_bytes, job))
+        largest = min(self._jobs, key=lambda job: (-self._jobs[job].weight_bytes, job))
         log = self._jobs[largest]
-        before = log.size_bytes
-        while log.lines and log.size_bytes * 2 > before:
+        before = log.weight_bytes
+        while log.lines and log.weight_bytes * 2 > before:
             log.drop()
-        self.size_bytes -= before - log.size_bytes
+        self.size_bytes -= before - log.weight_bytes

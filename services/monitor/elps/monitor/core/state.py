@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from elps.contracts.ids import JobId
 from elps.contracts.messages import JobEvent, MemberMessage, SchedulerBeat, ShardBeat
@@ -61,9 +61,11 @@ class State:
             self.logs.add(message.job, message.worker, message.at, message.lines)
         self._tidy()
 
-    def take_records(self, records: Iterable[JobRecord], asked_s: float) -> None:
-        """Take the store's index of jobs as it was when asked for at `asked_s`."""
-        self.jobs.take_records(records, asked_s)
+    def take_records(
+        self, records: Iterable[JobRecord], asked_s: float, unread: Collection[str] = ()
+    ) -> None:
+        """Take the store's index of jobs as it was when asked for at `asked_s`; `unread`: what nobody reads."""
+        self.jobs.take_records(records, asked_s, unread)
         self._tidy()
 
     def take_record(self, job: JobId, record: JobRecord | None, now_s: float) -> None:

@@ -14,7 +14,8 @@ Then the id is free. What may still come of the job that had it:
   are not those of the new job (`JobRecord.first_term`), and trainers do not know its secret.
 - An order to remove keys, of a scheduler that was frozen: the store refuses it, as another one is in charge.
 
-Times are Unix time, since they outlive the scheduler. A clock that is set back keeps jobs longer.
+Times are Unix time, since they outlive the scheduler. A clock that is set back keeps jobs longer: those that ended, or
+were hidden, while it was ahead, and no others.
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ class Retention:
         """Kept jobs whose time is over, `AT_ONCE` at most; none ever with 0."""
         found: list[JobId] = []
         for job in self.ended if keep_jobs_s else ():
-            if _age(records[job].ended_at, now_unix) < keep_jobs_s or len(found) == AT_ONCE:
+            age_s = _age(records[job].ended_at, now_unix)
+            if age_s < 0:
+                continue
+            if age_s < keep_jobs_s or len(found) == AT_ONCE:
                 break
             found.append(job)
         return found
@@ -74,7 +78,10 @@ class Retention:
         """Hidden jobs of which nothing is on its way any more, `AT_ONCE` at most."""
         found: list[JobId] = []
         for job in self.deleted:
-            if _age(records[job].deleted_at, now_unix) < QUIET_S or len(found) == AT_ONCE:
+            age_s = _age(records[job].deleted_at, now_unix)
+            if age_s < 0:
+                continue
+            if age_s < QUIET_S or len(found) == AT_ONCE:
                 break
             if job not in self.forgetting:
                 found.append(job)

@@ -134,9 +134,9 @@ class Trainers:
         """Process id of the zygote, None while there is none."""
         return self._link.pid if self._link else None
 
-    def has(self, job: JobId) -> bool:
-        """Whether a trainer of a job is here, ended ones included that the beat still shows."""
-        return any(status.job == job for status in self.statuses())
+    def of(self, job: JobId) -> list[TrainerStatus]:
+        """The trainers of a job that are here, ended ones included that the beat still shows."""
+        return [status for status in self._roster.statuses() if status.job == job]
 
     def statuses(self) -> list[TrainerStatus]:
         """What the beat shows."""
