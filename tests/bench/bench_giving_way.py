@@ -5,7 +5,8 @@
 Two long jobs have all eight emulated workers under `eps`, an iteration of theirs takes 0.4 s. A third one arrives,
 trains, and is killed; that several times. Told are the time from handing it in to the end of its first iteration, what
 the donors lose meanwhile beside even iterations of as many workers, and, after the kill, the time until the first of
-its workers, and until the last, computes for another job.
+its workers, and until the last, has joined another job, and until they compute there. At last jobs that cannot be made
+smaller fill the cluster, and one is killed for which another waits: the time until that one computes.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from elps.contracts.messages import IterationRow
 WORKERS, SHARDS, BATCH = 8, 3, 64
 SAMPLE_S = 0.025
 """An iteration takes 0.4 s with four workers, 0.2 s with eight."""
+NEWCOMERS_BATCH = 16
+"""Its iterations take 0.4 s at most, too, with however few workers it begins."""
 TIMES = 6
 EVEN = 6
 """Iterations at rest before each newcomer."""
@@ -39,18 +42,19 @@ ENDLESS = 1_000_000
 AIM_FIRST_S, AIM_LOST, AIM_RUNS_S = 2.0, 1.0, 1.0
 
 
-def document(name: str) -> dict[str, Any]:
+def document(name: str, batch: int = BATCH, **fields: Any) -> dict[str, Any]:
     """A job that takes one worker to all of them."""
     return {
         "id": name,
         "task": "idle:Idle",
         "task_args": {"size": 10_000, "sample_s": SAMPLE_S},
         "iterations": ENDLESS,
-        "batch": {"global": BATCH, "policy": "fixed"},
+        "batch": {"global": batch, "policy": "fixed"},
         "optimizer": {"name": "sgd", "lr": 0.01},
         "workers": {"min": 1, "max": WORKERS},
         "checkpoint": {"every_s": 0},
         "feedback": {"iterations": 2},
+        **fields,
     }
 
 
@@ -63,6 +67,10 @@ class Found:
     """From each one's arrival until its donors train evenly again; Unix times."""
     runs_s: list[tuple[float, float]] = field(default_factory=list)
     """From each kill to the first and the last of its workers' computing for another job."""
+    joined_s: list[tuple[float, float]] = field(default_factory=list)
+    """To their being ready for it."""
+    next_s: list[float] = field(default_factory=list)
+    """From each kill to the first iteration of the job that has waited for it."""
 
 
 def workers_of(row: IterationRow) -> set[str]:
@@ -89,7 +97,7 @@ async def once(client: Client, number: int, lives: list[Life], found: Found) -> 
     await at_work(lives, WORKERS)
     async with Life(client, f"newcomer-{number}") as new:
         asked_at = time.time()
-        await must(client.submit(document(new.name)))
+        await must(client.submit(document(new.name, NEWCOMERS_BATCH)))
         await new.until(lambda: new.rows, "first iteration")
         found.first_s.append(new.rows[0].at - asked_at)
         await new.until(lambda: new.rows[-1].iteration >= GROWN, "iterations of its share")
@@ -112,6 +120,33 @@ async def once(client: Client, number: int, lives: list[Life], found: Found) -> 
 
     await lives[0].until(lambda: len(began()) >= size, f"{size} workers in other jobs")
     found.runs_s.append((began()[0] - asked_at, began()[size - 1] - asked_at))
+    joined = sorted(
+        e.at - asked_at
+        for life in lives
+        for e in life.events
+        if e.what == "worker_joined" and e.at > asked_at
+    )
+    found.joined_s.append((joined[0], joined[size - 1]))
+
+
+async def in_turn(client: Client, found: Found) -> None:
+    """Jobs of half the cluster each, of which two run: one is killed, and the next one has its place."""
+    half = WORKERS // 2
+    async with AsyncExitStack() as stack:
+        names = [f"half-{n}" for n in range(TIMES + 2)]
+        lives = [await stack.enter_async_context(Life(client, name)) for name in names]
+        for name in names:
+            wanted = document(name, workers={"min": half, "max": half})
+            await must(client.submit(wanted))
+        for ends, begins in zip(lives, lives[2:], strict=False):
+            await ends.until(lambda life=ends: len(life.rows) >= EVEN, "some iterations")
+            asked_at = time.time()
+            await must(client.kill(ends.name))
+            await begins.until(lambda life=begins: len(life.rows) >= EVEN, "some iterations")
+            usual = statistics.median(row.duration_s for row in begins.rows[1:])
+            found.next_s.append(begins.rows[0].at - usual - asked_at)
+        for life in lives[-2:]:
+            await must(client.kill(life.name))
 
 
 def lost(life: Life, span: tuple[float, float], usual: dict[int, float]) -> float:
@@ -147,11 +182,16 @@ async def measure(client: Client) -> None:
             await once(client, number, lives, found)
         usual = usual_s(lives)
         losses = [lost(life, span, usual) for life in lives for span in found.spans]
+        for life in lives:
+            await must(client.kill(life.name))
+    await in_turn(client, found)
     about: dict[str, Any] = {"workers": WORKERS, "jobs": len(lives), "times": TIMES}
     tell("first_iteration", found.first_s, "s", AIM_FIRST_S, about)
     tell("donors_lose", losses, "iterations", AIM_LOST, about)
-    tell("killed_to_first_running", [first for first, _ in found.runs_s], "s", AIM_RUNS_S, about)
-    tell("killed_to_all_running", [last for _, last in found.runs_s], "s", AIM_RUNS_S, about)
+    for name, spans in (("joined", found.joined_s), ("running", found.runs_s)):
+        tell(f"killed_to_first_{name}", [first for first, _ in spans], "s", AIM_RUNS_S, about)
+        tell(f"killed_to_all_{name}", [last for _, last in spans], "s", AIM_RUNS_S, about)
+    tell("killed_to_next_running", found.next_s, "s", AIM_RUNS_S, about)
 
 
 def tell(name: str, values: list[float], unit: str, aim: float, about: dict[str, Any]) -> None:
