@@ -140,6 +140,7 @@ def tell(found: dict[str, dict[str, float]], calibrated: Calibrated) -> None:
                 workers=WORKERS,
                 shards=SHARDS,
                 jobs=len(WORKLOAD),
+                to_restarts=found["fifo_restarts"][what] / seconds,
                 **({"aim": AIMS[what]} if what in AIMS and mode == "eps" else {}),
             )
     for mode, some in found.items():
