@@ -1,8 +1,11 @@
 """How many jobs a second the scheduler takes in, with ever more of them queued, and how long each answer takes.
 
-A job holds the only worker; a thousand others are handed in, fifty at a time. An answer comes when a record is in the
-store. Beside it, in turns, what no scheduler could go below: the same bytes into the store by the same client, and a
-request to a process that does nothing but answer.
+    .venv/bin/python tests/bench/bench_submissions.py        # about half a minute
+
+A job holds the only worker, and computes as rarely as if it did so on a machine of its own; a thousand others are
+handed in, fifty at a time. An answer comes when a record is in the store. Beside it, in turns, what no scheduler could
+go below: the same bytes into the store by the same client, and a request to a process that does nothing but answer.
+At last the scheduler's own time at a processor for each job, which says what it could take in on an idle machine.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import psutil
 from measuring import arguments, emit, say
 from private_stack import connected, private_stack
 
@@ -32,7 +36,7 @@ def document(name: str) -> dict[str, Any]:
     return {
         "id": name,
         "task": "idle:Idle",
-        "task_args": {"size": 10},
+        "task_args": {"size": 10, "sample_s": 0.02},
         "iterations": 1_000_000_000,
         "optimizer": {"name": "sgd", "lr": 0.01},
         "checkpoint": {"every_s": 0},
@@ -55,6 +59,12 @@ async def at_once(count: int, act: Callable[[int], Awaitable[None]]) -> tuple[fl
     return count / (time.perf_counter() - began), took
 
 
+def cpu_s(record: StackRecord) -> float:
+    """The scheduler's time at a processor so far."""
+    times = psutil.Process(record.services["scheduler"].pid).cpu_times()
+    return float(times.user + times.system)
+
+
 async def measure(client: Client, record: StackRecord) -> None:
     """Blocks of submissions and of the bare way, in turns."""
     bus = await AmqpBus.connect(record.amqp_url, name="echo", timeout_s=20.0)
@@ -67,6 +77,7 @@ async def measure(client: Client, record: StackRecord) -> None:
     await bus.subscribe(queue, echo)
     body, each = encode(document("bare")), JOBS // BLOCKS
     rates, bare, waits = list[float](), list[float](), list[list[float]]()
+    costs = list[float]()  # at a processor, for each submission of a block, s
 
     async def bare_way(n: int) -> None:
         await store.hash_put("bench:bare", str(n), body)
@@ -80,7 +91,9 @@ async def measure(client: Client, record: StackRecord) -> None:
                 if not reply.ok:
                     raise RuntimeError(reply.reason)
 
+            before_s = cpu_s(record)
             rate, took = await at_once(each, submit)
+            costs.append((cpu_s(record) - before_s) / each)
             rates.append(rate)
             waits.append(took)
             bare.append((await at_once(each, bare_way))[0])
@@ -101,6 +114,14 @@ async def measure(client: Client, record: StackRecord) -> None:
             answer_ms_median=round(statistics.median(answers) * 1e3, 1),
             answer_ms_p95=round(answers[int(0.95 * len(answers))] * 1e3, 1),
             at_once=AT_ONCE,
+        )
+        cost_s = statistics.fmean(costs[some])
+        emit(
+            f"submissions.{name}_{2 * each}_of_{JOBS}.scheduler",
+            cost_s * 1e3,
+            "ms at a processor for each job",
+            ratio=1 / cost_s / AIM_PER_S,
+            to="so many times the jobs a second that are aimed at would take up one processor",
         )
 
 

@@ -245,20 +245,22 @@ class TestLeases:
 
     async def test_what_is_written_under_an_older_lease_is_refused(self, store: Store) -> None:
         old = await store.claim("lease", "a", 60)
-        await store.hash_put_under("hash", "f", b"1", "lease", old)
+        await store.hash_put_under("hash", {"f": b"1"}, "lease", old)
         await store.release("lease", "a")
-        await store.hash_put_under("hash", "f", b"2", "lease", old)  # nobody else had it meanwhile
+        await store.hash_put_under(
+            "hash", {"f": b"2"}, "lease", old
+        )  # nobody else had it meanwhile
         new = await store.claim("lease", "b", 60)
         with pytest.raises(Superseded, match="lease is held by another"):
-            await store.hash_put_under("hash", "f", b"3", "lease", old)
-        await store.hash_put_under("hash", "g", b"4", "lease", new)
+            await store.hash_put_under("hash", {"f": b"3"}, "lease", old)
+        await store.hash_put_under("hash", {"g": b"4"}, "lease", new)
         assert await store.hash_all("hash") == {"f": b"2", "g": b"4"}
 
     async def test_what_is_removed_under_an_older_lease_stays(self, store: Store) -> None:
         old = await store.claim("lease", "a", 60)
         await store.put_many({"k1": b"1", "k2": b"2"})
-        await store.hash_put_under("hash", "f", b"1", "lease", old)
-        await store.hash_put_under("hash", "g", b"2", "lease", old)
+        await store.hash_put_under("hash", {"f": b"1"}, "lease", old)
+        await store.hash_put_under("hash", {"g": b"2"}, "lease", old)
         await store.delete_under(["k1", "never there"], "lease", old)
         await store.hash_delete_under("hash", ["f", "never there"], "lease", old)
         await store.release("lease", "a")
@@ -280,28 +282,51 @@ class TestLeases:
         self, store: Store
     ) -> None:
         lease = await store.claim("lease", "a", 60)
-        assert [await store.hash_put_under("h", "f", b"1", "lease", lease) for _ in "12"] == [1, 2]
+        assert [await store.hash_put_under("h", {"f": b"1"}, "lease", lease) for _ in "12"] == [
+            1,
+            2,
+        ]
         assert (await store.claim("lease", "a", 60)).writes == 2
         assert (await store.claim("lease", "b", 60)).writes == 2
         lease = await store.claim("lease", "b", 60, over="a")
         assert lease == Lease("b", 2, writes=2)
-        assert await store.hash_put_under("h", "f", b"2", "lease", lease) == 3
+        assert await store.hash_put_under("h", {"f": b"2"}, "lease", lease) == 3
 
     async def test_nothing_is_written_while_what_was_written_before_is_missing(
         self, store: Store
     ) -> None:
         lease = await store.claim("lease", "a", 60)
-        await store.hash_put_under("h", "f", b"1", "lease", lease)
+        await store.hash_put_under("h", {"f": b"1"}, "lease", lease)
         more = Lease("a", 1, writes=2)
-        assert [await store.hash_put_under("h", "f", b"2", "lease", more) for _ in "12"] == [1, 1]
+        assert [await store.hash_put_under("h", {"f": b"2"}, "lease", more) for _ in "12"] == [1, 1]
         assert await store.hash_all("h") == {"f": b"1"}
-        assert await store.hash_put_under("h", "f", b"2", "lease", Lease("a", 1, writes=1)) == 2
+        assert await store.hash_put_under("h", {"f": b"2"}, "lease", Lease("a", 1, writes=1)) == 2
+
+    async def test_several_fields_are_set_in_one_step_and_each_is_counted(
+        self, store: Store
+    ) -> None:
+        lease = await store.claim("lease", "a", 60)
+        assert await store.hash_put_under("h", {"f": b"1", "g": b"2"}, "lease", lease) == 2
+        most = {f"n{n}": str(n).encode() for n in range(2500)}
+        assert await store.hash_put_under("h", most, "lease", lease) == 2502
+        assert await store.hash_all("h") == {"f": b"1", "g": b"2", **most}
+        ahead = Lease("a", 1, writes=2503)
+        assert await store.hash_put_under("h", {"f": b"3", "g": b"4"}, "lease", ahead) == 2502
+        assert await store.hash_get("h", "f") == b"1"
+
+    async def test_fields_larger_than_a_step_takes_are_all_set(self, store: Store) -> None:
+        lease = await store.claim("lease", "a", 60)
+        large = {f"n{n}": bytes([n]) * (CHUNK_BYTES - 8) for n in range(11)}
+        assert await store.hash_put_under("h", large, "lease", lease) == 11
+        assert await store.hash_all("h") == large
+        with pytest.raises(ValueError, match="at most"):
+            await store.hash_put_under("h", {"f": bytes(CHUNK_BYTES + 1)}, "lease", lease)
 
     async def test_under_a_lease_of_which_nothing_is_known_nothing_is_written(
         self, store: Store
     ) -> None:
         with pytest.raises(Superseded):
-            await store.hash_put_under("hash", "f", b"1", "lease", Lease("a", 1))
+            await store.hash_put_under("hash", {"f": b"1"}, "lease", Lease("a", 1))
         assert await store.hash_all("hash") == {}
 
 

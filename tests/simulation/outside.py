@@ -155,9 +155,9 @@ class Store:
         await self._call("release", key, holder)
 
     async def hash_put_under(
-        self, key: str, field: str, value: bytes, lease_key: str, lease: Any
+        self, key: str, fields: Mapping[str, bytes], lease_key: str, lease: Any
     ) -> Any:
-        return await self._call("hash_put_under", key, field, value, lease_key, lease)
+        return await self._call("hash_put_under", key, fields, lease_key, lease)
 
     async def delete_under(self, keys: Sequence[str], lease_key: str, lease: Any) -> None:
         await self._call("delete_under", keys, lease_key, lease)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from elps.monitor.views import PartView
+from elps.contracts.answers import Part
 from hypothesis import given
 from hypothesis import strategies as st
 from monitor_messages import agent_beat, bare_beat, scheduler_beat
@@ -75,7 +75,7 @@ def test_of_too_many_hosts_the_one_heard_longest_ago_goes(monkeypatch: pytest.Mo
     assert [host for host, _ in clocks.listed(0.0)] == ["a"]
 
 
-def told(state: State, **off_s: float) -> PartView:
+def told(state: State, **off_s: float) -> Part:
     """The part of the health report after beats of a shard on each of these hosts."""
     for seq in range(ENOUGH):
         for host, off in off_s.items():

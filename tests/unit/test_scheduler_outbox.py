@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -50,6 +51,11 @@ class Archive:
     def __init__(self) -> None:
         self.stored: list[str] = []
         self.lost = False  #: the store has forgotten something
+        self.on_write: Callable[[], None] = lambda: None
+
+    @property
+    def lacks(self) -> bool:
+        return self.lost
 
     def forgotten(self) -> bool:
         lost, self.lost = self.lost, False
@@ -63,6 +69,7 @@ class Archive:
 
     async def write(self, records: dict[JobId, JobRecord]) -> None:
         await asyncio.sleep(0)
+        self.on_write()
         self.stored += records
 
 
@@ -125,6 +132,51 @@ async def test_what_comes_while_the_charge_is_waited_for_is_stored_before_it_is_
     assert archive.stored == ["first", "second"]
     running.cancel()
     await asyncio.wait((running,))
+
+
+async def test_nobody_waits_for_the_records_of_those_who_come_after_him() -> None:
+    """Each write has the next message come, so there is always something that is not stored."""
+    charge, archive = Charge(), Archive()
+    charge.may.set()
+    outbox = outbox_over(None, archive, charge, [])
+    answers: list[asyncio.Future[Reply]] = []
+    given: list[int] = []  #: how many had their answers, with each write
+
+    def come() -> None:
+        n = len(answers)
+        given.append(sum(answer.done() for answer in answers))
+        if n < 10:
+            request = Request(f"r{n}")
+            answers.append(outbox.answer_to(request))
+            outbox.take([WriteRecord(record(f"job-{n}")), Answer(request, Reply(ok=True))])
+
+    archive.on_write = come
+    outbox.take([WriteRecord(record("first"))])
+    await outbox.store()
+    assert given == [0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9], (
+        "each right after its own record, none before"
+    )
+
+
+async def test_nothing_is_answered_while_the_store_is_found_to_have_forgotten_something() -> None:
+    charge, archive = Charge(), Archive()
+    charge.may.set()
+    known = {JobId(job): record(job) for job in ("old", "new")}
+    core = SimpleNamespace(book=SimpleNamespace(records=known, marks=Marks()))
+    outbox = outbox_over(core, archive, charge, [])
+    answer = outbox.answer_to(Request("r"))
+    done: list[bool] = []
+
+    def lose() -> None:
+        done.append(answer.done())
+        archive.lost = len(done) == 1
+
+    archive.on_write = lose
+    outbox.take([WriteRecord(known[JobId("new")]), Answer(Request("r"), Reply(ok=True))])
+    await outbox.store()
+    assert done == [False, False]
+    assert archive.stored == ["new", "old", "new"]
+    assert answer.done()
 
 
 async def test_a_store_that_has_forgotten_something_is_given_all_records_again() -> None:

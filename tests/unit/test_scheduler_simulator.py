@@ -21,7 +21,10 @@ from elps.scheduler.simulator.simulating import plot, simulate
 from elps.scheduler.simulator.simulation import Simulation
 from elps.scheduler.simulator.workload import Cluster, Costs, Job, Line, Measured, Workload
 
-FREE = Costs(start_s=0.0, ready_s=0.0, change_iterations=0.0, change_most_s=0.0, move_s=0.0)
+FREE = Costs(
+    start_s=0.0, ready_s=0.0, change_iterations=0.0, change_most_s=0.0, move_s=0.0,
+    free_s=0.0, stop_s=0.0,
+)  # fmt: skip
 """Where changes cost nothing, times can be told beforehand."""
 
 
@@ -77,6 +80,22 @@ def test_a_restart_costs_what_it_is_said_to() -> None:
         "it shrinks once and grows once"
     )
     assert outcome.ended_at > run("eps", old, new).ended_at + 5.0
+
+
+def test_a_slot_is_free_some_time_after_its_worker_has_ended() -> None:
+    first, second = run("fifo", job("a"), job("b", at_s=1.0), costs=replace(FREE, free_s=3.0)).jobs
+    assert (first.ended_at, second.started_at, second.ended_at) == (25.0, 28.0, 53.0)
+
+
+def test_what_a_restart_gives_up_is_free_when_the_job_has_stopped() -> None:
+    costs = replace(FREE, restart=True, restart_s=5.0, restart_iterations=0.0)
+
+    def newcomer(**more: float) -> float:
+        old, new = job("old", iterations=400, feedback=4), job("new", at_s=20.0, iterations=40)
+        return run("eps", old, new, costs=replace(costs, **more)).jobs[1].started_at
+
+    assert newcomer() == 20.0
+    assert newcomer(stop_s=2.0, free_s=0.5) == 22.5
 
 
 def test_a_killed_job_ends_at_its_feedback() -> None:
@@ -173,7 +192,16 @@ clusters = st.builds(
     weather_s=st.just(5.0),
     balanced=st.booleans(),
 )
-costs = st.sampled_from([FREE, Costs(), Costs(restart=True), Costs(start_s=10.0, ready_s=5.0)])
+costs = st.sampled_from(
+    [
+        FREE,
+        Costs(),
+        Costs(restart=True),
+        Costs(start_s=10.0, ready_s=5.0),
+        Costs(free_s=20.0),
+        Costs(restart=True, stop_s=7.0, free_s=3.0),
+    ]
+)
 
 
 @pytest.mark.parametrize("policy", list(POLICIES))
@@ -192,7 +220,8 @@ def test_work_is_conserved_nothing_is_given_twice_and_all_jobs_end(
         assert simulation.step(), "nothing happens any more"
         held = [a for r in simulation.held.values() for a in (*r.agents, *r.leaving)]
         assert len(held) == len(set(held)), "a slot is held twice"
-        assert simulation.slots.free + len(held) == cluster.workers, "a slot is lost"
+        nobodys = simulation.slots.free + simulation.slots.clearing
+        assert nobodys + len(held) == cluster.workers, "a slot is lost"
         for one in simulation.held.values():
             lacks = one.size - len(one.agents)
             assert lacks >= 0

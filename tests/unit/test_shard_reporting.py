@@ -8,11 +8,12 @@ import pytest
 
 from elps.contracts.epoch import Term
 from elps.contracts.ids import JobId
-from elps.contracts.job import JobDocument
+from elps.contracts.job import Feedback, JobDocument
 from elps.contracts.messages import HostJob
 from elps.contracts.state import Progress
 from elps.contracts.texts import REASON_CHARACTERS
 from elps.psshard.bridge import Bridge
+from elps.psshard.core.commands import IterationDone
 from elps.psshard.core.rules import Rules
 from elps.psshard.core.throttle import MOST_S
 from elps.psshard.reporting import Reporter
@@ -82,3 +83,34 @@ async def test_a_checkpoint_counts_as_late_after_the_rests_of_its_writers_or_onc
     assert reporter.lag(126.0, 5.0, "") == f"{late} 6 s"
     reporter.saving(None, 126.0)
     assert reporter.lag(200.0, 5.0, "") == ""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "at"),
+    [
+        (Feedback(iterations=3), [3]),
+        (Feedback(passes=0.5), [5]),
+        (Feedback(iterations=7, passes=0.2), [2, 7]),
+        (Feedback(), [10]),
+        (Feedback(seconds=1e9), []),
+    ],
+)
+async def test_the_scheduler_hears_of_early_feedback_at_once(
+    wanted: Feedback, at: list[int]
+) -> None:
+    document = JobDocument(task="softmax", iterations=20, feedback=wanted)
+    host = HostJob(
+        job=JobId("j"), document=document, term=Term(1, 1), secret="", shards=[], workers=[],
+        progress=Progress(),
+    )  # fmt: skip
+    bridge = Bridge(MemoryStore(), asyncio.get_running_loop())
+    reporter = Reporter(host, bridge)
+    reporter.opened(Rules(Geometry(40, 4), 20), None)
+    beats = []
+    for n in range(20):
+        done = IterationDone(n, count=4, skipped=0, loss=1.0, duration_s=0.1, timings={})
+        reporter.iteration_done(done, plan=1, n=0)
+        await asyncio.sleep(0)  # the bridge wakes the loop by a call of its own
+        _, _, beat = bridge.take()
+        beats += [n + 1] * beat
+    assert beats == at

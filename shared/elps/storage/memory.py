@@ -142,15 +142,18 @@ class MemoryStore:
             self._leases[key] = known, 0.0
 
     async def hash_put_under(
-        self, key: str, field: str, value: bytes, lease_key: str, lease: Lease
+        self, key: str, fields: Mapping[str, bytes], lease_key: str, lease: Lease
     ) -> int:
-        """Set one field of a hash, under the newest lease."""
+        """Set fields of a hash, under the newest lease."""
+        for value in fields.values():
+            check_value(key, value)
         known, until = self._hold(lease_key, lease)
         if known.writes < lease.writes:
             return known.writes
-        await self.hash_put(key, field, value)
-        self._leases[lease_key] = replace(known, writes=known.writes + 1), until
-        return known.writes + 1
+        self._hashes.setdefault(key, {}).update(fields)
+        writes = known.writes + len(fields)
+        self._leases[lease_key] = replace(known, writes=writes), until
+        return writes
 
     async def delete_under(self, keys: Sequence[str], lease_key: str, lease: Lease) -> None:
         """Remove keys, under the newest lease."""

@@ -85,12 +85,13 @@ class Store(Protocol):
         """Let a lease run out now, if it is held by `holder`."""
 
     async def hash_put_under(
-        self, key: str, field: str, value: bytes, lease_key: str, lease: Lease
+        self, key: str, fields: Mapping[str, bytes], lease_key: str, lease: Lease
     ) -> int:
-        """Set one field of a hash; `Superseded` unless this lease is the newest, run out or not.
+        """Set fields of a hash, at least one; `Superseded` unless this lease is the newest, run out or not.
 
-        Returns the lease's writes, this one counted. If the store knows of fewer than `lease.writes`, nothing is set
-        and that smaller number is returned, however often it is asked: what is missing must be noticed first.
+        Returns the lease's writes, each of these fields counted. If the store knows of fewer than `lease.writes`,
+        nothing is set and that smaller number is returned, however often it is asked: what is missing must be noticed
+        first. Many fields are set in several steps, in their order, and any of these may find that out.
         """
 
     async def delete_under(self, keys: Sequence[str], lease_key: str, lease: Lease) -> None:

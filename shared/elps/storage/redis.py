@@ -151,12 +151,22 @@ class RedisStore:
         await self._server.call("release", methodcaller("eval", RELEASE, 1, key + HELD, holder))
 
     async def hash_put_under(
-        self, key: str, field: str, value: bytes, lease_key: str, lease: Lease
+        self, key: str, fields: Mapping[str, bytes], lease_key: str, lease: Lease
     ) -> int:
-        """Set one field of a hash, under the newest lease."""
-        check_value(key, value)
-        given = (field, value, str(lease.writes))
-        return await self._under("hash_put", PUT_UNDER, lease_key, lease, [key], given)
+        """Set fields of a hash, under the newest lease: in one step, unless the server stood still for it."""
+        for value in fields.values():
+            check_value(key, value)
+        writes = lease.writes
+        for most in _batches(list(fields), [1] * len(fields), PIPELINE_KEYS):
+            sizes = [len(name) + len(fields[name]) for name in most]
+            for part in _batches(most, sizes, PIPELINE_BYTES):
+                pairs = [text for name in part for text in (name, fields[name])]
+                given = (str(writes), *pairs)
+                found = await self._under("hash_put", PUT_UNDER, lease_key, lease, [key], given)
+                if found < writes:
+                    return found
+                writes = found
+        return writes
 
     async def delete_under(self, keys: Sequence[str], lease_key: str, lease: Lease) -> None:
         """Remove keys, under the newest lease; large ones are freed in the background of the server."""

@@ -44,9 +44,9 @@ PUT_UNDER = (
     UNDER
     + """
 local writes = tonumber(redis.call('HGET', KEYS[1], 'writes') or '0')
-if writes < tonumber(ARGV[5]) then return writes end
-redis.call('HSET', KEYS[2], ARGV[3], ARGV[4])
-return redis.call('HINCRBY', KEYS[1], 'writes', 1)
+if writes < tonumber(ARGV[3]) then return writes end
+redis.call('HSET', KEYS[2], unpack(ARGV, 4))
+return redis.call('HINCRBY', KEYS[1], 'writes', (#ARGV - 3) / 2)
 """
 )
 """The count lies beside the lease, in the same log: what the server has lost of these writes, the count lacks."""

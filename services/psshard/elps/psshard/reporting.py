@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from elps.contracts.ids import WorkerId
+from elps.contracts.job import Feedback
 from elps.contracts.messages import HostJob, JobEvent
 from elps.contracts.state import Progress
 from elps.contracts.telemetry import ExtraLeases, IterationRow, WorkerTiming
@@ -46,6 +47,16 @@ def _one_at_a_time(method: Method[P]) -> Method[P]:
             method(self, *args, **kwargs)
 
     return locked
+
+
+def gives_feedback(wanted: Feedback, iterations: int, before: float, passes: float) -> bool:
+    """Whether a job gives its early feedback with an iteration, as far as iterations and passes say that.
+
+    Evaluations have a beat of their own. `before` and `passes`: passes that were done before it and are done now.
+    """
+    if wanted == Feedback():
+        return before < 1.0 <= passes
+    return iterations == wanted.iterations or before < wanted.passes <= passes
 
 
 class Reporter:
@@ -181,8 +192,10 @@ class Reporter:
             ),
         )
         loss = done.loss if done.loss is not None else self.progress.loss
-        samples = self.progress.samples + done.count
+        samples, before = self.progress.samples + done.count, self.progress.passes
         self._change(passes=passes, loss=loss, samples=samples)
+        if gives_feedback(document.feedback, done.iteration + 1, before, passes):
+            self._bridge.beat()  # the user waits for it, and so do the jobs behind this one
 
     @_one_at_a_time
     def evaluated(self, version: int, metrics: dict[str, float], trend: Trend) -> None:

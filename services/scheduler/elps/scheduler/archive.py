@@ -30,6 +30,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 """Between two tries while the store is away."""
 SECRET_BYTES = 32
 DELETED_AT_ONCE = 500
+WRITTEN_AT_ONCE = 200
+"""Records: some 10 ms of encoding, for which heartbeats wait."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,12 @@ class Archive:
 
     async def write(self, records: Mapping[JobId, JobRecord]) -> None:
         """Store records; `Superseded` if another scheduler does so now."""
-        for job, record in records.items():
-            put = partial(self._in_charge.put, topology.JOB_INDEX, job, encode(record))
-            await self._insist("write job", put)
+        jobs = list(records)
+        for at in range(0, len(jobs), WRITTEN_AT_ONCE):
+            fields = {str(job): encode(records[job]) for job in jobs[at : at + WRITTEN_AT_ONCE]}
+            await self._insist(
+                "write jobs", partial(self._in_charge.put, topology.JOB_INDEX, fields)
+            )
 
     async def policy(self) -> str:
         """The policy that was chosen in place of the setting, or the setting."""
@@ -114,7 +119,7 @@ class Archive:
     async def keep_policy(self, policy: str) -> None:
         """Have the policy outlive this scheduler."""
         body = encode(Chosen(policy=policy, setting=self._setting))
-        put = partial(self._in_charge.put, topology.POLICY_KEY, CHOSEN, body)
+        put = partial(self._in_charge.put, topology.POLICY_KEY, {CHOSEN: body})
         await self._insist("keep policy", put)
         self.chosen = policy
 
@@ -122,6 +127,11 @@ class Archive:
         """Whether the store has lost something since this was asked last, or since the records were loaded."""
         before, self._losses = self._losses, self._in_charge.losses
         return self._losses > before
+
+    @property
+    def lacks(self) -> bool:
+        """Whether the store has lost something that nobody has asked about yet."""
+        return self._in_charge.losses > self._losses
 
     async def grant(self, ask: AskTerm) -> TermGranted:
         """Have the store hand out a term, with a fresh nonce and secret."""
@@ -148,7 +158,7 @@ class Archive:
 
     async def keep_marks(self, marks: Marks) -> None:
         """Have the marks of forgotten jobs outlive this scheduler."""
-        put = partial(self._in_charge.put, topology.FORGOTTEN_KEY, MARKS, encode(marks))
+        put = partial(self._in_charge.put, topology.FORGOTTEN_KEY, {MARKS: encode(marks)})
         await self._insist("keep marks", put)
 
     async def remove_strays(self, job: JobId) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -129,14 +129,14 @@ class InCharge:
         if self._tenure.lost:
             raise Superseded(f"another scheduler is in charge: {self._other or 'members obey it'}")
 
-    async def put(self, key: str, field: str, value: bytes) -> None:
-        """Set one field of a hash in the store, unless another one is in charge: `Superseded`.
+    async def put(self, key: str, fields: Mapping[str, bytes]) -> None:
+        """Set fields of a hash in the store, unless another one is in charge: `Superseded`.
 
         A store that has forgotten who is gives the lease anew.
         """
         async with self._putting:
             lease = self._lease
-            put = self._store.hash_put_under(key, field, value, topology.CHARGE, lease)
+            put = self._store.hash_put_under(key, fields, topology.CHARGE, lease)
             if not self._recall.told(await self._under(put), lease.writes):
                 raise RetryLater("the store has forgotten something")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import structlog
@@ -147,17 +147,21 @@ class Outbox:
     async def store(self) -> None:
         """Store what is not stored yet, and all of it again where the store has forgotten some."""
         while self._unstored():
+            batch, answers, events = dict(self._records), dict(self._answers), len(self._events)
             if policy := self._policy:
                 await self._archive.keep_policy(policy)
                 self._policy = "" if self._policy == policy else self._policy
             if self._marks:
                 self._marks = False
                 await self._archive.keep_marks(self._core.book.marks)
-            batch = dict(self._records)
             await self._archive.write(batch)
             for job, record in batch.items():
                 if self._records.get(job) is record:
                     del self._records[job]
+            if self._in_charge.acts() and not self._archive.lacks:
+                # while more and more comes, nobody waits for the records of those who came after him
+                self._give(answers)
+                self._publish(events)
 
     def _unstored(self) -> bool:
         if self._archive.forgotten():
@@ -208,18 +212,28 @@ class Outbox:
                 await self._in_charge.acting()
                 await self.store()  # what has come meanwhile
             # nothing is awaited from here until all that depends on the records is picked up
-            answers, self._answers = self._answers, {}
-            for request, reply in answers.items():
-                if (future := self._waiting.get(request)) is not None and not future.done():
-                    future.set_result(reply)
-            if len(self._stored) + len(self._events) > EVENTS_HELD:
-                log.error("events_dropped", held=EVENTS_HELD)
-            self._stored.extend(self._events)
-            self._events.clear()
-            self._wake_events.set()
+            self._give(dict(self._answers))
+            self._publish(len(self._events))
             if self._removals or self._forgets:
                 self._wake_removals.set()
             await self._send()
+
+    def _give(self, answers: Mapping[Request, Reply]) -> None:
+        """Give answers whose records are stored; one that was changed meanwhile waits for the newer record."""
+        for request, reply in answers.items():
+            if self._answers.get(request) is not reply:
+                continue
+            del self._answers[request]
+            if (future := self._waiting.get(request)) is not None and not future.done():
+                future.set_result(reply)
+
+    def _publish(self, count: int) -> None:
+        """Have the first so many events published: their records are stored."""
+        if len(self._stored) + count > EVENTS_HELD:
+            log.error("events_dropped", held=EVENTS_HELD)
+        self._stored.extend(self._events[:count])
+        del self._events[:count]
+        self._wake_events.set()
 
     async def _send(self) -> None:
         """Say what members are to be told; what is lost here is said again a little later."""

@@ -107,8 +107,10 @@ class CostsTable(_Part, frozen=True, kw_only=True):
     change_iterations: Seconds = Costs.change_iterations
     change_most_s: Seconds = Costs.change_most_s
     move_s: Seconds = Costs.move_s
+    free_s: Seconds = Costs.free_s
     restart_iterations: Seconds = Costs.restart_iterations
     restart_s: Seconds = Costs.restart_s
+    stop_s: Seconds = Costs.stop_s
 
     def costs(self, *, restart: bool) -> Costs:
         """With the way in which changes are made."""

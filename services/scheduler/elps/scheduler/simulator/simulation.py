@@ -52,6 +52,7 @@ class Simulation:
         self._heap: list[tuple[float, int, str, JobId | None, int]] = []
         self._numbers = count()
         self._asked_at = -math.inf
+        self._clearing: dict[int, list[AgentId]] = {}  #: slots that will be free, by number
         self._looks: set[float] = set()  #: when the policy is asked although nothing happens
         self._idle_at = math.inf  #: the one of them that comes if nothing else does
         for job in workload.jobs:
@@ -78,7 +79,7 @@ class Simulation:
 
     def step(self) -> bool:
         """All that happens at the next moment, and what is decided then; False if nothing will."""
-        if not self._heap or (not self.held and not self._arrivals_left()):
+        if not self._heap or not (self.held or self._clearing or self._arrivals_left()):
             return False
         self.now = now = self._heap[0][0]
         self.slots.pass_time(now)
@@ -102,6 +103,9 @@ class Simulation:
 
     def _happens(self, what: str, job: JobId | None, stamp: int) -> bool:
         """One thing; whether a policy might decide otherwise than before."""
+        if what == "cleared":
+            self.slots.cleared(self._clearing.pop(stamp))
+            return True
         if job is None:
             return what == "weather" and self._weather()
         if what == "arrives":
@@ -131,7 +135,7 @@ class Simulation:
                 run.begun_at = self.now
                 self._course(run)
             case "left":
-                self.slots.take_back(run.job.id, run.leaving)
+                self._free(run.job.id, run.leaving)
                 run.leaving = []
                 self._changed(run)
             case "measured":
@@ -232,12 +236,24 @@ class Simulation:
 
     def _end(self, run: Running) -> None:
         job = run.job
-        self.slots.take_back(job.id, [*run.agents, *run.leaving])
+        self._free(job.id, [*run.agents, *run.leaving])
         self.slots.leave(job.id, [*run.shards, *run.emptied])
         del self.held[job.id]
         entry = (run.order, job.id)
         del self._order[bisect_left(self._order, entry)]
         self.ended.append(Ended.of(run, self.now))
+
+    def _free(self, job: JobId, agents: list[AgentId], after_s: float = 0.0) -> None:
+        """Workers have ended, or will have after some time: their slots are free a little later."""
+        if not agents:
+            return
+        self.slots.take_back(job, agents)
+        if delay_s := after_s + self.workload.costs.free_s:
+            number = next(self._numbers)
+            self._clearing[number] = agents
+            self._foresee(self.now + delay_s, "cleared", stamp=number)
+        else:
+            self.slots.cleared(agents)
 
     # --- what is decided ----------------------------------------------------------------------------------------------
 
@@ -367,8 +383,10 @@ class Simulation:
         unready = [agent for agent in surplus if agent not in there]
         run.joining -= len(unready)
         run.agents = [agent for agent in run.agents if agent not in surplus]
-        at_once = surplus if self.workload.costs.restart or run.begun_at is None else unready
-        self.slots.take_back(run.job.id, at_once)
+        costs = self.workload.costs
+        at_once = surplus if costs.restart or run.begun_at is None else unready
+        stops_s = costs.stop_s if costs.restart and run.begun_at is not None else 0.0
+        self._free(run.job.id, at_once, stops_s)
         run.leaving += [agent for agent in surplus if agent not in at_once]
         if run.begun_at is not None and run.leaving:
             self._course(run)

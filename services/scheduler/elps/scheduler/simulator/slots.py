@@ -17,6 +17,7 @@ class Slots:
         self.agents = [AgentId(f"a{n:0{wide}}") for n in range(cluster.workers)]
         self._free = dict.fromkeys(self.agents)  #: to nothing; an ordered set
         self._holder: dict[AgentId, JobId] = {}
+        self._clearing: dict[AgentId, None] = {}  #: nobody's, and not free yet
         self._number = {agent: n for n, agent in enumerate(self.agents)}
         wide = len(str(cluster.shards - 1))
         self._each = cluster.shard_slots
@@ -40,6 +41,11 @@ class Slots:
         """Worker slots."""
         return len(self._free)
 
+    @property
+    def clearing(self) -> int:
+        """Worker slots that nobody has and that are not free yet."""
+        return len(self._clearing)
+
     def pass_time(self, now: float) -> None:
         """Count what was held since."""
         self.used_s += len(self._holder) * (now - self._at)
@@ -55,9 +61,15 @@ class Slots:
             self._holder[agent] = job
 
     def take_back(self, job: JobId, agents: Iterable[AgentId]) -> None:
-        """They are free again."""
+        """They are free again once they are `cleared`."""
         for agent in agents:
             assert self._holder.pop(agent) == job
+            self._clearing[agent] = None
+
+    def cleared(self, agents: Iterable[AgentId]) -> None:
+        """Slots that were taken back can be given to others."""
+        for agent in agents:
+            del self._clearing[agent]
             self._free[agent] = None
 
     def join(self, job: JobId, shards: Iterable[ShardId]) -> None:
@@ -86,11 +98,11 @@ class Slots:
         return tuple(self.speeds[self._number[agent]] for agent in agents)
 
     def agent_facts(self) -> tuple[AgentFact, ...]:
-        """Of those that are free, in the order of ids."""
-        free = sorted(self._free)
+        """Of those that nobody has, in the order of ids."""
+        nobodys = sorted((*self._free, *self._clearing))
         return tuple(
-            AgentFact(agent, 1, 1, 0, speed)
-            for agent, speed in zip(free, self.speeds_of(free), strict=True)
+            AgentFact(agent, 1, int(agent in self._free), int(agent in self._clearing), speed)
+            for agent, speed in zip(nobodys, self.speeds_of(nobodys), strict=True)
         )
 
     def shard_facts(self) -> tuple[ShardFact, ...]:

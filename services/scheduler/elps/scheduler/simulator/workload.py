@@ -105,10 +105,14 @@ class Costs:
     change_most_s: float = 0.1
     move_s: float = 0.2
     """Until the partitions have left a shard, while the job trains."""
+    free_s: float = 0.1
+    """Until the slot of a worker that has ended is free: its process ends, and the scheduler hears of that."""
     restart: bool = False
     """Changes are made by stopping the job at a checkpoint and starting it again, as elsewhere."""
     restart_iterations: float = 3.0
     restart_s: float = 2.0
+    stop_s: float = 0.5
+    """Of that, until the job has come to rest and written its checkpoint: then what it gives up may become free."""
 
 
 @dataclass(frozen=True)
