@@ -73,7 +73,7 @@ e2e: setup ## Whole jobs
 	$(BIN)/pytest -m 'not long' tests/e2e $(ARGS)
 
 fuzz: $(STAMP) ## The tests without input or output with examples drawn anew, what was found kept for the next time
-	$(BIN)/pytest $(XDIST) -m 'not long' --hypothesis-profile=fuzz tests/unit $(ARGS)
+	$(BIN)/pytest $(XDIST) -m 'not long' --hypothesis-profile=fuzz --timeout=3600 tests/unit $(ARGS)
 
 # With SEED that one alone, told line by line.
 simulation: $(STAMP) ## All services in one thread and virtual time, while everything fails; one seed, with its story: SEED=4711

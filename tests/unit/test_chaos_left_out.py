@@ -28,7 +28,7 @@ async def test_without_a_network_of_its_own_a_run_says_what_it_leaves_out(act: A
 
 
 def test_where_the_kernel_ends_no_connections_only_what_wants_that_is_left_out() -> None:
-    rooms: Any = SimpleNamespace(no_reset="not here")
+    rooms: Any = SimpleNamespace(no_reset="not here", no_delay="")
     site: Any = None
     severing = Severing(site, rooms)
     left_out = {act for act in NETWORK if severing.cannot(step_of(act))}
