@@ -58,6 +58,8 @@ def test_iterations_are_read_page_by_page_with_nothing_left_out_or_given_twice(
     assert seen == list(range(25))
     assert evaluations == list(range(1, 26))
     assert pages == 3
+    page = queries.iterations(state, "j", since, 10)
+    assert (page["rows"], page["evaluations"], page["next"]) == ([], [], since), "nothing is new"
     assert queries.iterations(state, "j", since, 10)["rows"] == []
     assert queries.iterations(state, "j", since, 10)["next"] == 25
 
