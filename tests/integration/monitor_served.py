@@ -132,7 +132,7 @@ async def running(
         await monitor.ready.wait()
         await monitor.taking.wait()
     try:
-        async with httpx.AsyncClient(base_url=monitor.url, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=monitor.url, trust_env=False, timeout=WAIT_S) as http:
             yield Stack(broker, MemoryBus(broker, "test"), store, monitor, http)
     finally:
         stop.set()

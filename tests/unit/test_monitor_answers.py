@@ -57,8 +57,9 @@ def test_iterations_are_read_page_by_page_with_nothing_left_out_or_given_twice(
     assert seen == list(range(25))
     assert evaluations == list(range(1, 26))
     assert pages == 3
-    assert plain(queries.iterations(state, "j", since, 10))["rows"] == []
-    assert plain(queries.iterations(state, "j", since, 10))["next"] == 25
+    page = plain(queries.iterations(state, "j", since, 10))
+    assert (page["rows"], page["evaluations"], page["next"]) == ([], [], since), "nothing is new"
+    assert since == 25
 
 
 def test_a_row_tells_each_workers_batch_and_times(state: State) -> None:

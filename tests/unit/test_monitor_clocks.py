@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from elps.contracts.answers import Part
 from hypothesis import given
 from hypothesis import strategies as st
 from monitor_messages import agent_beat, bare_beat, scheduler_beat
 
+from elps.contracts.answers import Part
 from elps.monitor.core import clocks as module
 from elps.monitor.core.clocks import BEATS, ENOUGH, Clocks
 from elps.monitor.core.state import State

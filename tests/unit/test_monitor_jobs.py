@@ -248,6 +248,19 @@ def test_an_id_used_again_begins_a_new_history(state: State) -> None:
     state.check_invariants()
 
 
+def test_who_reads_lines_on_after_the_monitor_was_started_anew_misses_none(state: State) -> None:
+    state.take_event(change(record()), 0.0)
+    since = 500  # of the run before
+    for text in ("one", "two"):
+        assert queries.logs(state, "j", since, 10)["next"] == (0 if text == "one" else 1)
+        lines = LogLines(job=JobId("j"), worker=WorkerId("w"), at=0.0, lines=[text])
+        state.take_telemetry(lines, 0.0)
+        page = queries.logs(state, "j", since, 10)
+        assert [line["text"] for line in page["lines"]] == [text]
+        since = page["next"]
+    assert queries.logs(state, "j", since, 10)["lines"] == []
+
+
 # --- jobs without a record ---
 
 

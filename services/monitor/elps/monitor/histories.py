@@ -41,6 +41,9 @@ class Histories:
         """Jobs whose records nobody here can read: what there is of their histories stays."""
         self._kept: dict[JobId, Kept] = {}  #: of jobs whose history was taken back
         self._lock = asyncio.Lock()  #: one job at a time is read, written or removed
+        self._keeping = (
+            asyncio.Lock()
+        )  #: one `keep` at a time: each looks for the seal of the one before
         self._in_charge = False
         self._swept = False
         self._events_at: int | None = (
@@ -54,6 +57,10 @@ class Histories:
 
     async def keep(self, *, in_charge: bool) -> None:
         """Read back what is not yet, write what has changed, remove what nobody needs. Raises `RetryLater`."""
+        async with self._keeping:
+            await self._keep(in_charge=in_charge)
+
+    async def _keep(self, *, in_charge: bool) -> None:
         if in_charge and (not self._in_charge or await self._broken()):
             self._begin()
         self._in_charge = in_charge

@@ -99,16 +99,25 @@ def iterations(state: State, job_id: str, since: int, limit: int) -> answers.Ite
             break
         rows.append(row)
         after = row.iteration + 1
-    told = [e for e in history.evaluations.since(since) if not more or e.iteration < after]
+    # One of parameters with N iterations behind them goes with the row before N: the next page begins beyond it.
+    told = [
+        e
+        for e in history.evaluations.since(since + 1 if since else 0)
+        if not more or e.iteration <= after
+    ]
     return answers.Iterations(job=job_id, rows=rows, evaluations=told, next=after, more=more)
 
 
 def logs(state: State, job_id: str, since: int, limit: int) -> answers.Output:
-    """Lines of a job's trainers from number `since` on. Raises `UnknownJob`."""
+    """Lines of a job's trainers from number `since` on. Raises `UnknownJob`.
+
+    A number beyond all that there are is of an earlier run of the monitor, or of a former job: all are new then.
+    """
     _find(state, job_id)
     log = state.logs.get(job_id)
+    since = since if since <= log.next else 0
     chosen = log.since(since, limit, ANSWER_LOG_BYTES)
-    after = chosen[-1].n + 1 if chosen else min(since, log.next)
+    after = chosen[-1].n + 1 if chosen else since
     return answers.Output(
         job=job_id,
         lines=[
