@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from elps.scheduler.core.costs import (
     ASSUMED_S,
     GROWING,
+    IDLE_S,
     LEAST_S,
     MOST_S,
     MOVING,
@@ -86,5 +87,5 @@ def test_a_cost_stays_within_bounds_whatever_is_measured(measured: list[float]) 
 @given(st.floats(LEAST_S, MOST_S))
 def test_changes_take_no_more_of_a_jobs_time_than_they_may(cost_s: float) -> None:
     assert cost_s / rests_s(cost_s) == pytest.approx(MOVING)
-    assert cost_s / settles_s(cost_s) == pytest.approx(GROWING)
+    assert settles_s(cost_s) == pytest.approx(min(IDLE_S, cost_s / GROWING))
     assert settles_s(cost_s) < rests_s(cost_s)

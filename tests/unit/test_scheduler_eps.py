@@ -16,6 +16,7 @@ from elps.contracts.job import Pool as Size
 from elps.contracts.state import JobState, Progress
 from elps.scheduler.core.curve import LEAST, MOST
 from elps.scheduler.core.eps import PATIENCE_S, Eps
+from elps.scheduler.core.gain import gain
 from elps.scheduler.core.policy import (
     AgentFact,
     Facts,
@@ -24,6 +25,7 @@ from elps.scheduler.core.policy import (
     RunningFact,
     ShardFact,
 )
+from elps.scheduler.core.sizing import worth
 
 PLENTY = tuple(ShardFact(ShardId(f"s{n}"), 9, 9, 0) for n in range(3))
 LINEAR = tuple((n, float(n)) for n in (1, 2, 4))
@@ -321,6 +323,50 @@ def test_what_was_given_up_is_not_given_back_without_an_event_before_the_cost_ha
             assert sizes(facts(4, 1, gave, quiet_s=quiet_s))["a"] == found
     grew = held("a", 3, rates=LINEAR, trend=1, calm_s=5.0)
     assert sizes(facts(4, 1, grew, quiet_s=5.0))["a"] == 4, "that undoes nothing"
+
+
+changed = st.fixed_dictionaries(
+    {
+        "workers": st.integers(1, 8),
+        "rates": st.sampled_from([LINEAR, NO_USE, (), ((1, 1.0), (4, 2.5))]),
+        "calm_s": st.sampled_from([0.5, 5.0, 20.0, 80.0, 1e4]),
+        "cost_s": st.sampled_from([0.05, 0.1, 1.0, 5.0]),
+        "trend": st.sampled_from([-1, 0, 1]),
+        "fed": st.booleans(),
+        "promise": st.sampled_from([0.5, 1.0, 2.0]),
+        "left": st.none() | st.floats(1.0, 1000.0),
+    }
+)
+
+
+@given(
+    st.lists(changed, min_size=1, max_size=5), st.integers(0, 2), st.sampled_from([0.0, 3.0, 1e5])
+)
+@settings(max_examples=500, deadline=None)
+def test_no_change_is_undone_within_its_cost_horizon_and_each_brings_more_than_it_costs(
+    jobs: list[dict[str, Any]], free: int, quiet_s: float
+) -> None:
+    there = [held(f"j{n}", **job) for n, job in enumerate(jobs)]
+    slots = sum(job.workers for job in there) + free
+    decision = Eps().decide(facts(slots, free, *there, quiet_s=quiet_s))
+    by_id = {job.job: job for job in there}
+    changes = [(by_id[r.job], r.workers) for r in decision.resizes]
+    for job, size in changes:
+        undone = (size - job.workers) * job.trend < 0
+        assert not undone or job.calm_s >= job.rests_s or quiet_s < job.calm_s
+        assert job.calm_s >= job.rests_s or size > job.workers, "it is taken from too soon"
+    horizon_s = min([job.horizon_s for job, _ in changes], default=0.0)
+    if any(size < job.workers for job, size in changes):
+        assert sum(size - job.workers for job, size in changes) == 0, "one moves"
+        won = sum(
+            worth(job) * (gain(job.rates, job.workers, size) * horizon_s - job.cost_s)
+            for job, size in changes
+        )
+        assert won > 0, "it costs more than it brings"
+    else:
+        assert all(
+            gain(job.rates, job.workers, size) * job.horizon_s > job.cost_s for job, size in changes
+        )
 
 
 def test_who_learns_more_comes_first_but_not_before_who_has_not_given_feedback() -> None:

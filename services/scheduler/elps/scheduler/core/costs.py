@@ -24,6 +24,8 @@ HORIZON_S = 60.0
 MOVING, GROWING = 0.01, 0.1
 """Part of a job's time that may be lost by workers that change their job, and by ones that were idle before: there it
 is more, since an idle worker is no use to anybody."""
+IDLE_S = 10.0
+"""What is free waits no longer than this for a job that has just been changed, whatever that has cost."""
 
 
 class ChangeCost:
@@ -54,4 +56,4 @@ def rests_s(cost_s: float) -> float:
 
 def settles_s(cost_s: float) -> float:
     """How long after a change a job is given nothing that is free."""
-    return cost_s / GROWING
+    return min(cost_s / GROWING, IDLE_S)
