@@ -99,6 +99,8 @@ async def test_a_job_trains_in_containers_that_can_write_nowhere(
             assert podman("exec", container, "id", "-u").stdout.strip() == "10001"
             assert podman("exec", container, "touch", "/opt/elps/x").returncode != 0
             assert podman("exec", container, "python3", "-m", "elps.runtime.alive").returncode == 0
+            healthy = podman("healthcheck", "run", container)  # as the image says it is found out
+            assert healthy.returncode == 0, healthy.stdout + healthy.stderr
             ended = podman("stop", "-t", "60", container, timeout_s=90)
             assert ended.returncode == 0
             assert looked_at(container)["State"]["ExitCode"] == 0  # type: ignore[index]

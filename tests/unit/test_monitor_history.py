@@ -187,6 +187,16 @@ def test_senseless_durations_do_not_count_for_the_rate() -> None:
     assert History().rate() == (None, None)
 
 
+def test_the_rate_is_that_of_the_rows_that_are_there_when_it_is_asked_for() -> None:
+    history = History()
+    history.add(row(0, duration_s=1.0))
+    assert history.rate()[1] == 1.0
+    history.add(row(1, duration_s=2.0))
+    assert history.rate()[1] == 1.5
+    history.add(row(0, duration_s=4.0, term=2))  # a rollback: both are void
+    assert history.rate()[1] == 4.0
+
+
 def test_a_curve_spans_the_whole_job_with_few_points() -> None:
     history = History()
     for i in range(10_000):

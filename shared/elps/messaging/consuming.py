@@ -135,7 +135,9 @@ class AmqpSubscription:
         await self._attempt(channel, lambda underlay: underlay.basic_cancel(self._tag))
         await self.receiver.drain(DRAIN_S)
         if self._acking is not None:
-            await self._acking.flush()
+            with contextlib.suppress(TimeoutError):  # what is not acknowledged comes again
+                async with asyncio.timeout(SETTLE_S):
+                    await self._acking.flush()
         if not self.queue.durable:
             await self._attempt(channel, lambda underlay: underlay.queue_delete(self.queue.name))
         await close_channel(channel)

@@ -33,6 +33,8 @@ class History:
         """What the rows weigh: one each and one for each worker in them."""
         self.changes = 0
         """Grows with every change."""
+        self._rate: tuple[float | None, float | None] = None, None  #: as of `_rated`
+        self._rated = 0  #: `changes` then
 
     def add(self, row: IterationRow) -> bool:
         """Take a row; False when it is a repeat, void, or older than what is kept whole."""
@@ -97,6 +99,11 @@ class History:
 
     def rate(self) -> tuple[float | None, float | None]:
         """Samples a second and seconds an iteration of late; None while there is nothing to tell it from."""
+        if self._rated != self.changes:  # several ask in a row, and there are many rows to look at
+            self._rate, self._rated = self._reckoned_rate(), self.changes
+        return self._rate
+
+    def _reckoned_rate(self) -> tuple[float | None, float | None]:
         samples, count, spent_s = 0, 0, 0.0
         for row in reversed(self.rows.newest(RATE_ROWS)):
             if not 0 < row.duration_s < 1e9:
