@@ -19,7 +19,7 @@ from itertools import count
 from elps.balance.slowdown import Slowdown, Step
 from elps.contracts.ids import AgentId, JobId
 from elps.scheduler.core.eps import GROWS_S, MOVES_S
-from elps.scheduler.core.facts import LOOK_S
+from elps.scheduler.core.facts import LOOK_S, WAITS_S
 from elps.scheduler.core.policy import Decision, Policy, Refill, Resize, Start
 from elps.scheduler.simulator.facing import Teller
 from elps.scheduler.simulator.outcome import Ended, Outcome
@@ -49,6 +49,7 @@ class Simulation:
         self._numbers = count()
         self._asked_at = -math.inf
         self._clearing: dict[int, list[AgentId]] = {}  #: slots that will be free, by number
+        self._freed = False  #: slots have become free since the policy was asked last
         self._looks: set[float] = set()  #: when the policy is asked although nothing happens
         self._idle_at = math.inf  #: the one of them that comes if nothing else does
         for job in workload.jobs:
@@ -101,6 +102,7 @@ class Simulation:
         """One thing; whether a policy might decide otherwise than before."""
         if what == "cleared":
             self.slots.cleared(self._clearing.pop(stamp))
+            self._freed = True
             return True
         if job is None:
             if what == "weather":
@@ -233,17 +235,18 @@ class Simulation:
     # --- what is decided ----------------------------------------------------------------------------------------------
 
     def _consider(self) -> None:
-        """As the core does: at once when somebody waits or lacks something, else every `LOOK_S`."""
+        """As the core does: at once when somebody waits or lacks anything, else soon if slots are free, or `LOOK_S`."""
         wants = bool(self.queue) or any(
             len(run.agents) < run.size or len(run.shards) < run.width for run in self.held.values()
         )
         if not wants:
             if not self.policy.resizes or not self.held:
                 return
-            if self.now < self._asked_at + LOOK_S:
-                self._look_at(self._asked_at + LOOK_S)
+            due_at = self._asked_at + (WAITS_S if self._freed else LOOK_S)
+            if self.now < due_at:
+                self._look_at(due_at)
                 return
-        self._asked_at = self.now
+        self._asked_at, self._freed = self.now, False
         acted = self._decide()
         if not self.policy.resizes:
             return
