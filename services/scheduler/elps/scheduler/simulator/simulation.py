@@ -118,6 +118,9 @@ class Simulation:
         if what == "ready":
             self._ready(run, stamp)
             return False
+        if what == "joins":
+            self._joins(run, stamp)
+            return False
         if what == "moved":
             self._moved(run)
         elif stamp == run.stamp:
@@ -162,6 +165,14 @@ class Simulation:
         self._changed(run)
 
     def _ready(self, run: Running, number: int) -> None:
+        """So many of its newcomers can take part; what is computed at present is lent to others."""
+        boundary_at = self.now if run.begun_at is None else run.boundary_at()
+        if self.now < boundary_at < math.inf:
+            self._foresee(boundary_at, "joins", run.job.id, number)
+        else:
+            self._joins(run, number)
+
+    def _joins(self, run: Running, number: int) -> None:
         """So many of its newcomers take part now."""
         run.joining -= min(number, run.joining)
         if run.begun_at is not None:
@@ -221,16 +232,17 @@ class Simulation:
         self.ended.append(Ended.of(run, self.now))
 
     def _free(self, job: JobId, agents: list[AgentId], after_s: float = 0.0) -> None:
-        """Workers have ended, or will have after some time: their slots are free a little later."""
-        if not agents:
-            return
+        """Workers have ended, or will have after some time: their slots are free a little later, one by one."""
         self.slots.take_back(job, agents)
-        if delay_s := after_s + self.workload.costs.free_s:
-            number = next(self._numbers)
-            self._clearing[number] = agents
-            self._foresee(self.now + delay_s, "cleared", stamp=number)
-        else:
+        free_s = self.workload.costs.free_s
+        if not after_s + free_s:
             self.slots.cleared(agents)
+            return
+        for n, agent in enumerate(agents, start=1):
+            number = next(self._numbers)
+            self._clearing[number] = [agent]
+            delay_s = after_s + free_s * n / len(agents)
+            self._foresee(self.now + delay_s, "cleared", stamp=number)
 
     # --- what is decided ----------------------------------------------------------------------------------------------
 
@@ -311,16 +323,18 @@ class Simulation:
         run.agents += refill.agents
         run.shards += refill.shards
         self._teller.forget(run.job.id)
-        if run.begun_at is None:
-            return  # starts with them
-        if costs.restart:
+        begun = run.begun_at is not None
+        if costs.restart and begun:
             self._restart(run)
             return
-        if refill.shards:
+        if refill.shards and begun:
             self._changed(run)
         if refill.agents:
             run.joining += len(refill.agents)
-            self._foresee(self.now + costs.ready_s, "ready", run.job.id, len(refill.agents))
+            takes_s = (
+                costs.ready_s if begun else costs.start_s
+            )  # before it has begun nobody warms up
+            self._foresee(self.now + takes_s, "ready", run.job.id, len(refill.agents))
 
     def _resize(self, resize: Resize) -> None:
         run, costs = self.held[resize.job], self.workload.costs
