@@ -111,6 +111,34 @@ def test_while_a_job_waits_heartbeats_without_news_do_not_have_the_policy_asked_
     assert desk.state("q00") is JobState.STARTING, "and then at once"
 
 
+class Looking(Counting):
+    """It looks though nobody wants anything."""
+
+    resizes = True
+
+
+def test_while_no_job_wants_anything_news_is_heeded_sooner_than_time_alone() -> None:
+    """Else the slots of a job that has ended would lie idle until the next look."""
+    desk = busy(3, "eps")
+    policy = desk.core.policy = Looking()
+    desk.wait(1)
+
+    def asked(what: Callable[[], object]) -> int:
+        before = policy.times
+        what()
+        return policy.times - before
+
+    assert desk.core.book.news == desk.core.book.heeded
+    desk.time += 2 * WAITS_S
+    assert asked(lambda: desk.agent("a00")) == 0, "nothing is new"
+    assert asked(lambda: desk.agent("a03")) == 1, "who joins is news"
+    assert asked(lambda: desk.agent("a04")) == 0, "not with each of many"
+    desk.time += 2 * WAITS_S
+    assert asked(lambda: desk.agent("a00")) == 1, "but soon"
+    desk.time += LOOK_S
+    assert asked(lambda: desk.agent("a00")) == 1
+
+
 def test_slots_that_are_not_cleared_in_time_are_not_waited_for_by_who_comes_later() -> None:
     desk = Desk()
     desk.shard()

@@ -95,7 +95,15 @@ def test_what_a_restart_gives_up_is_free_when_the_job_has_stopped() -> None:
         return run("eps", old, new, costs=replace(costs, **more)).jobs[1].started_at
 
     assert newcomer() == 20.0
-    assert newcomer(stop_s=2.0, free_s=0.5) == 22.5
+    assert newcomer(stop_s=2.0, free_s=0.5) == 22.25, "with the first of two slots"
+
+
+def test_who_is_ready_takes_part_from_the_next_iteration() -> None:
+    """The newcomer has its first slot a moment before its second: its first iteration is one worker's alone."""
+    old, new = job("old", iterations=400, feedback=4), job("new", at_s=20.0, iterations=40)
+    ended = run("eps", old, new, costs=replace(FREE, free_s=0.4)).jobs[1]
+    assert ended.fed_at is not None
+    assert ended.fed_at - ended.started_at == pytest.approx(1.0 + 9 * 0.5)
 
 
 def test_a_killed_job_ends_at_its_feedback() -> None:

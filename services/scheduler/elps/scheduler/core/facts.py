@@ -25,9 +25,10 @@ from elps.scheduler.core.policy import (
 from elps.scheduler.core.pool import Agent, Shard
 
 LOOK_S = 0.5
-"""While no job wants anything, a policy that resizes is asked so often."""
+"""While no job wants anything, and nothing has changed but time, a policy that resizes is asked so often."""
 WAITS_S = 0.05
-"""While one does, and nothing has changed but time: heartbeats come by the hundred a second."""
+"""While one does, and nothing has changed but time; and while none does, and something has. Heartbeats come by the
+hundred a second."""
 
 
 def facts_of(book: Book, policy: Policy, now: Moment) -> Facts | None:
@@ -42,9 +43,12 @@ def _due(book: Book, policy: Policy, now: Moment) -> bool:
             return False
         book.served_at, book.heeded = now.mono, book.news
         return True
-    if not policy.resizes or now.mono - book.asked_at < LOOK_S:
+    pause_s = (
+        LOOK_S if book.news == book.heeded else WAITS_S
+    )  # slots of a job that has ended lie idle
+    if not policy.resizes or now.mono - book.asked_at < pause_s:
         return False
-    book.asked_at = now.mono
+    book.asked_at, book.heeded = now.mono, book.news
     return True
 
 

@@ -19,7 +19,7 @@ from itertools import count
 from elps.balance.slowdown import Slowdown, Step
 from elps.contracts.ids import AgentId, JobId
 from elps.scheduler.core.costs import rests_s, settles_s
-from elps.scheduler.core.facts import LOOK_S
+from elps.scheduler.core.facts import LOOK_S, WAITS_S
 from elps.scheduler.core.machines import power, stepped
 from elps.scheduler.core.policy import Decision, Policy, Refill, Resize, Start
 from elps.scheduler.simulator.facing import Teller
@@ -53,6 +53,7 @@ class Simulation:
         self._numbers = count()
         self._asked_at = -math.inf
         self._clearing: dict[int, list[AgentId]] = {}  #: slots that will be free, by number
+        self._freed = False  #: slots have become free since the policy was asked last
         self._looks: set[float] = set()  #: when the policy is asked although nothing happens
         self._idle_at = math.inf  #: the one of them that comes if nothing else does
         for job in workload.jobs:
@@ -105,6 +106,7 @@ class Simulation:
         """One thing; whether a policy might decide otherwise than before."""
         if what == "cleared":
             self.slots.cleared(self._clearing.pop(stamp))
+            self._freed = True
             return True
         if job is None:
             return what == "weather" and self._weather()
@@ -118,6 +120,9 @@ class Simulation:
         run.advance(self.now)
         if what == "ready":
             self._ready(run, stamp)
+            return False
+        if what == "joins":
+            self._joins(run, stamp)
             return False
         if what == "moved":
             self._moved(run)
@@ -185,6 +190,14 @@ class Simulation:
         self._changed(run)
 
     def _ready(self, run: Running, number: int) -> None:
+        """So many of its newcomers can take part; what is computed at present is lent to others."""
+        boundary_at = self.now if run.begun_at is None else run.boundary_at()
+        if self.now < boundary_at < math.inf:
+            self._foresee(boundary_at, "joins", run.job.id, number)
+        else:
+            self._joins(run, number)
+
+    def _joins(self, run: Running, number: int) -> None:
         """So many of its newcomers take part now."""
         run.joining -= min(number, run.joining)
         if run.begun_at is not None:
@@ -244,31 +257,33 @@ class Simulation:
         self.ended.append(Ended.of(run, self.now))
 
     def _free(self, job: JobId, agents: list[AgentId], after_s: float = 0.0) -> None:
-        """Workers have ended, or will have after some time: their slots are free a little later."""
-        if not agents:
-            return
+        """Workers have ended, or will have after some time: their slots are free a little later, one by one."""
         self.slots.take_back(job, agents)
-        if delay_s := after_s + self.workload.costs.free_s:
-            number = next(self._numbers)
-            self._clearing[number] = agents
-            self._foresee(self.now + delay_s, "cleared", stamp=number)
-        else:
+        free_s = self.workload.costs.free_s
+        if not after_s + free_s:
             self.slots.cleared(agents)
+            return
+        for n, agent in enumerate(agents, start=1):
+            number = next(self._numbers)
+            self._clearing[number] = [agent]
+            delay_s = after_s + free_s * n / len(agents)
+            self._foresee(self.now + delay_s, "cleared", stamp=number)
 
     # --- what is decided ----------------------------------------------------------------------------------------------
 
     def _consider(self) -> None:
-        """As the core does: at once when somebody waits or lacks something, else every `LOOK_S`."""
+        """As the core does: at once when somebody waits or lacks anything, else soon if slots are free, or `LOOK_S`."""
         wants = bool(self.queue) or any(
             len(run.agents) < run.size or len(run.shards) < run.width for run in self.held.values()
         )
         if not wants:
             if not self.policy.resizes or not self.held:
                 return
-            if self.now < self._asked_at + LOOK_S:
-                self._look_at(self._asked_at + LOOK_S)
+            due_at = self._asked_at + (WAITS_S if self._freed else LOOK_S)
+            if self.now < due_at:
+                self._look_at(due_at)
                 return
-        self._asked_at = self.now
+        self._asked_at, self._freed = self.now, False
         acted = self._decide()
         if not self.policy.resizes:
             return
@@ -334,16 +349,18 @@ class Simulation:
         run.agents += refill.agents
         run.shards += refill.shards
         self._teller.forget(run.job.id)
-        if run.begun_at is None:
-            return  # starts with them
-        if costs.restart:
+        begun = run.begun_at is not None
+        if costs.restart and begun:
             self._restart(run)
             return
-        if refill.shards:
+        if refill.shards and begun:
             self._changed(run)
         if refill.agents:
             run.joining += len(refill.agents)
-            self._foresee(self.now + costs.ready_s, "ready", run.job.id, len(refill.agents))
+            takes_s = (
+                costs.ready_s if begun else costs.start_s
+            )  # before it has begun nobody warms up
+            self._foresee(self.now + takes_s, "ready", run.job.id, len(refill.agents))
 
     def _resize(self, resize: Resize) -> None:
         run, costs = self.held[resize.job], self.workload.costs

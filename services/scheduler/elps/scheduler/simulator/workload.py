@@ -106,7 +106,8 @@ class Costs:
     move_s: float = 0.2
     """Until the partitions have left a shard, while the job trains."""
     free_s: float = 0.1
-    """Until the slot of a worker that has ended is free: its process ends, and the scheduler hears of that."""
+    """Until the slots of workers that have ended are free: processes end, and the scheduler hears of each. One worker's
+    is so after this time, those of several are so one after the other, the last after this time."""
     restart: bool = False
     """Changes are made by stopping the job at a checkpoint and starting it again, as elsewhere."""
     restart_iterations: float = 3.0
