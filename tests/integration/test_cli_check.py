@@ -78,6 +78,16 @@ class Single(Base):
         narrow = {name: value.astype(np.float32) for name, value in params.items()}
         return super().loss_and_grad(narrow, (x.astype(np.float32), y))
 
+class Ends(Base):
+    def loss_and_grad(self, params, batch):
+        raise SystemExit(0)
+
+class TwoOrMore(Base):
+    def loss_and_grad(self, params, batch):
+        if len(batch[1]) < 2:
+            raise ValueError("one sample has no variance")
+        return super().loss_and_grad(params, batch)
+
 class Prints(Base):
     def loss_and_grad(self, params, batch):
         params["w"][0] = 1
@@ -161,6 +171,14 @@ def test_a_bad_task_is_told_what_to_do(check: Check, task: str, told: str) -> No
     assert "not ready: 1 problem above" in done.stdout
 
 
+def test_a_task_that_fails_on_the_rest_of_a_pass_is_told_so(check: Check) -> None:
+    rest = ["--set", "data.test_fraction=0.0", "--set", "batch.global=4"]  # 1797 = 449 · 4 + 1
+    done = check("--set", "task=my_task:TwoOrMore", *rest, "--set", "batch.granule=4")
+    assert done.returncode == 1
+    assert "the last batch of a pass, of 1 sample" in done.stdout
+    assert "one sample has no variance. Set batch.global or batch.granule" in done.stdout
+
+
 def test_what_is_being_done_is_said_meanwhile_on_standard_error(check: Check) -> None:
     done = check("--set", "task=softmax", "--json")
     assert json.loads(done.stdout)["ok"]
@@ -190,6 +208,7 @@ def test_a_task_in_single_precision_is_not_blamed_for_it(check: Check) -> None:
         ("my_task:WrongShape", "has shape (10, 64), expected (64, 10)", ""),
         ("my_task:Prints", "read-only", "my_task.py"),
         ("my_task:Absent", "no Absent", ""),
+        ("my_task:Ends", "ended the process, with 0: a trainer would end there too", "my_task.py"),
         ("os:system", "refused", ""),
     ],
 )

@@ -184,7 +184,10 @@ def test_other_data_than_at_the_checkpoint_ends_the_job_with_the_difference(
     two_checkpoints(stack, EVERY_10)
     message = stack.host(EVERY_10, 2, progress=Progress(iteration=25, checkpoint=20))
     stack.trainer(message, 2, says=identity(fingerprint="other"))
-    assert "content of the data: data and other" in comes_to(stack, "failed")
+    told = comes_to(stack, "failed")
+    assert "content of the data: data and other" in told
+    assert "save it with elps export, and start a job with another id from it with init" in told
+    assert [m.iteration for m in manifests(stack)] == [20, 10]
 
 
 @pytest.mark.parametrize("what", ["fingerprint", "code_hash"])

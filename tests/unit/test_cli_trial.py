@@ -13,12 +13,15 @@ from elps.cli.trial import (
     Gradient,
     Step,
     computes_in_float32,
+    judge_means,
     judge_slope,
     judge_step,
     judge_sums,
+    judge_tail,
     take_step,
 )
 from elps.contracts.codec import parse_job
+from elps.contracts.errors import TaskError
 from elps.contracts.job import JobDocument
 from elps.stream.geometry import Geometry
 from elps.stream.interval import Interval
@@ -98,6 +101,40 @@ def test_a_batch_of_one_granule_needs_no_sums() -> None:
 
     whole = Geometry(N, 16, 16)
     assert found(sums_of(np.ones(D), normed, whole), "additive").ok
+
+
+def test_means_within_granules_are_told_and_sums_are_not() -> None:
+    def means(params: Floats, interval: Interval) -> tuple[float, Floats]:
+        loss, g = squares(params, interval)
+        return loss / interval.size, g / interval.size
+
+    whole = Geometry(N, 16, 8)
+    [finding] = judge_means(np.full(D, 9.0), means, whole)
+    assert not finding.grave
+    assert "4 and 4 samples add up to about twice the loss of all 8" in finding.text
+    assert not list(judge_means(np.full(D, 9.0), squares, whole))
+    assert not list(judge_means(np.full(D, 9.0), means, Geometry(N, 16)))
+
+
+@pytest.mark.parametrize(
+    ("samples", "told"),
+    [
+        (33, "the last batch of a pass, of 1 sample: too"),
+        (57, "the last batch of a pass, of 9 samples, the last 1 in a call of its own: too"),
+        (56, None),
+    ],
+)
+def test_a_task_that_fails_on_what_is_left_over_is_told(samples: int, told: str | None) -> None:
+    geometry = Geometry(samples, 16, 4)
+
+    def two_or_more(params: Floats, interval: Interval) -> tuple[float, Floats]:
+        if interval.size % geometry.granule == 1:
+            raise TaskError("too few")
+        return squares(params, interval)
+
+    texts = [f.text for f in judge_tail(np.ones(D), two_or_more, geometry)]
+    assert len(texts) == (told is not None)
+    assert all(text.startswith(str(told)) and "Set batch.global or" in text for text in texts)
 
 
 def test_hidden_randomness_is_recognised() -> None:

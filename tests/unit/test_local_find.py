@@ -67,7 +67,7 @@ def test_a_stopped_stack_and_one_of_an_earlier_boot_are_said_to_be_down(tmp_path
 
 
 def test_no_stack_at_all_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match=r"make up.*ELPS_AMQP_URL.*elps run"):
+    with pytest.raises(SetupError, match=r"make up.*ELPS_HOME=.*ELPS_AMQP_URL.*elps run"):
         find_stack(tmp_path, {})
 
 

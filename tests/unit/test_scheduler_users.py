@@ -63,7 +63,9 @@ def test_the_same_document_twice_is_one_job_and_another_one_under_its_id_is_refu
     desk.ask("kill")
     again = desk.submit()
     assert again.ok, "a repeated message is answered alike"
-    assert again.reason.endswith("killed by its user; choose another id to train again")
+    assert again.reason.endswith(
+        "killed by its user; to train again, choose another id or delete this job first: elps delete j"
+    )
     other = desk.submit(iterations=10)
     assert not other.ok
     assert "another document" in other.reason

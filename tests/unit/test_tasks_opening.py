@@ -87,7 +87,9 @@ def test_a_package_of_an_allowed_folder_is_opened(folder: Path) -> None:
 )
 def test_other_code_is_refused_with_how_to_allow_it(task: str, folder: Path) -> None:
     for where in (None, folder):
-        with pytest.raises(TaskError, match=r"is refused: .*ELPS_TASK_PATH") as caught:
+        with pytest.raises(
+            TaskError, match=r"refused: .*make down, then ELPS_TASK_PATH="
+        ) as caught:
             open_task(task, where)
         assert "entry point group elps.tasks" in str(caught.value)
 

@@ -222,6 +222,25 @@ def test_an_evaluation_changes_nothing_and_gives_the_loss_beside_the_metrics() -
     assert start.tobytes() == before.tobytes()
 
 
+@pytest.mark.parametrize(
+    ("metrics", "told"),
+    [
+        (
+            lambda scores, y: {"right": scores.argmax(1) == y},
+            r"shape \(5,\) for 'right'; expected one",
+        ),
+        (lambda scores, y: (scores.argmax(1) == y).sum(), "metrics gives Tensor; expected a dict"),
+        (lambda scores, y: None, "metrics gives NoneType; expected a dict"),
+    ],
+)
+def test_metrics_that_are_no_sums_by_name_are_refused_with_what_to_give(
+    metrics: Any, told: str
+) -> None:
+    job = opened(TorchTask(dense(), functional.cross_entropy, metrics=metrics))
+    with pytest.raises(TaskError, match=told):
+        job.evaluate(job.initial(), 0, 5)
+
+
 def test_the_first_values_come_from_the_jobs_seed_alone() -> None:
     task = TorchTask(dense(), functional.cross_entropy)
     torch.manual_seed(1)
@@ -237,6 +256,8 @@ def test_what_elps_cannot_train_is_refused_with_what_to_do() -> None:
         TorchTask(nn.Linear(2, 2), functional.mse_loss)
     with pytest.raises(TaskError, match=r"MSELoss gives the mean.*reduction='sum'"):
         TorchTask(dense(), nn.MSELoss())
+    with pytest.raises(TaskError, match=r"the class MSELoss; give an object.*reduction='sum'"):
+        TorchTask(dense(), nn.MSELoss)
     with pytest.raises(TaskError, match="no parameter that requires a gradient"):
         opened(TorchTask(nn.ReLU, functional.mse_loss))
     with pytest.raises(TaskError, match=r"made int; expected a torch.nn.Module"):

@@ -24,9 +24,11 @@ from elps.cli.trial import (
     Step,
     computes_in_float32,
     geometry_of,
+    judge_means,
     judge_slope,
     judge_step,
     judge_sums,
+    judge_tail,
     take_step,
 )
 from elps.contracts.errors import TaskError
@@ -68,7 +70,7 @@ def check_file(file: str, settings: list[str] | None, *, as_json: bool) -> bool:
     # The same bits as with numba, whose loading takes longer than all the rest.
     os.environ.setdefault(KERNELS_SETTING, "numpy")
     try:
-        with _telling() as tell:
+        with _telling() as tell, _ending_is_an_error():
             checked = check_job(document, local_env(os.environ, file), tell)
     except TaskError as error:
         if error.__cause__ is not None:
@@ -96,6 +98,18 @@ def _telling() -> Iterator[Tell]:
         yield lambda doing: status.update(f"checking: {plain(doing)}")
 
 
+@contextmanager
+def _ending_is_an_error() -> Iterator[None]:
+    """The user's `sys.exit` as a `TaskError`: a check that ends without a word says nothing."""
+    try:
+        yield
+    except SystemExit as end:
+        raise TaskError(
+            f"the code of the task or its data ended the process, with {end.code!r}: a trainer would end there too. "
+            "What a module does as a program belongs under if __name__ == '__main__'"
+        ) from end
+
+
 def check_job(document: JobDocument, env: dict[str, str], tell: Tell = lambda _: None) -> Checked:
     """Open the job, take its first step and look at all that `elps.cli.trial` asks. Raises `TaskError`."""
     tell("opening task and data")
@@ -116,6 +130,11 @@ def check_job(document: JobDocument, env: dict[str, str], tell: Tell = lambda _:
     if all(finding.ok for finding in findings if finding.about == "finite"):
         tell("the sum over two halves")
         findings += judge_sums(document, start, (first, again), gradient, geometry)
+        findings += judge_means(start, gradient, geometry)
+        tail = geometry.last_of_pass
+        if tail.size < batch.size:
+            tell(f"the last batch of a pass, {tail.size} samples")
+            findings += judge_tail(start, gradient, geometry)
         if not any(finding.grave and not finding.ok for finding in findings):
             tell("finite differences")
             findings += _try_slope(document, env, geometry, gradient_s)

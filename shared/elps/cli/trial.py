@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elps.cli import figures
+from elps.contracts.errors import TaskError
 from elps.contracts.job import JobDocument
 from elps.optim import apply, state_names
 from elps.optim.schedule import factor
@@ -31,6 +32,8 @@ Gradient = Callable[[Floats, Interval], Sums]
 
 ADDITIVE_TOLERANCE = {"float32": 1e-4, "float64": 1e-8}
 """Relative, in the norm over all parameters: the order of additions alone costs less by orders of magnitude."""
+MEANS_ADD_UP = (1.7, 2.3)
+"""Two halves' losses by that of the whole: means give 2, but for the samples' differences; sums give 1."""
 SLOPE_TOLERANCE = 1e-3
 SLOPE_COORDINATES = 8
 SLOPE_STEP = 1e-6
@@ -194,6 +197,49 @@ def judge_sums(
             f"couples the samples of a batch. Set batch.granule (for instance {_granule(job.batch.global_)}), so that "
             "cuts among workers do not change the result",
         )
+
+
+def judge_means(start: Floats, gradient: Gradient, geometry: Geometry) -> Iterator[Finding]:
+    """Whether the losses of two halves of a granule add up to twice that of both, as means would.
+
+    `judge_sums` does not see it: granules are as large as each other, and so are all means' weights.
+    """
+    lo, size = geometry.iteration(0).lo, min(geometry.granule, geometry.iteration(0).size)
+    if geometry.granule == 1 or size < 4:
+        return
+    cut = lo + size // 2
+    whole, *halves = (
+        gradient(start, Interval(*ends))[0]
+        for ends in ((lo, lo + size), (lo, cut), (cut, lo + size))
+    )
+    if whole and MEANS_ADD_UP[0] <= sum(halves) / whole <= MEANS_ADD_UP[1]:
+        yield Finding(
+            "means",
+            False,
+            f"the losses of {cut - lo} and {lo + size - cut} samples add up to about twice the loss of all {size}: is "
+            "it their mean? Expected is their sum",
+            False,
+        )
+
+
+def judge_tail(start: Floats, gradient: Gradient, geometry: Geometry) -> Iterator[Finding]:
+    """Whether the task can do with what is left over for the last batch of a pass."""
+    tail = geometry.last_of_pass
+    told = f"the last batch of a pass, of {tail.size} sample{'s' if tail.size > 1 else ''}"
+    piece = tail.size % geometry.granule
+    if 0 < piece < tail.size:
+        told += f", the last {piece} in a call of {'its' if piece == 1 else 'their'} own"
+    todo = (
+        f"Set batch.global or batch.granule so that more of the {geometry.samples} samples are left over for it, "
+        "or none"
+    )
+    try:
+        loss, whole = gradient(start, tail)
+    except TaskError as error:
+        yield Finding("tail", False, f"{told}: {error}. {todo}")
+        return
+    if not (np.isfinite(loss) and np.isfinite(whole).all()):
+        yield Finding("tail", False, f"{told}: loss or gradient is not finite. {todo}", False)
 
 
 def computes_in_float32(start: Floats, gradient: Gradient, batch: Interval) -> bool:

@@ -42,7 +42,13 @@ def watch(ctx: typer.Context, job: JobArgument, as_json: JsonOption = False) -> 
 
 def watch_job(way: Reach, job: str, *, as_json: bool) -> None:
     """Watch to the end; ends the command with exit code 1 when the job did not finish."""
-    progress = run_async(lambda: _watch_on_stack(way, job, as_json))
+    try:
+        progress = run_async(lambda: _watch_on_stack(way, job, as_json))
+    except KeyboardInterrupt:
+        console_err().print(
+            f"the job goes on: elps watch {job} shows it again, elps kill {job} ends it"
+        )
+        raise
     if progress.state is not JobState.FINISHED:
         raise typer.Exit(1)
 

@@ -193,6 +193,7 @@ def _refusal(what: str, reference: str, module_name: str, directories: list[Path
         looked = f"no directory, {TASK_PATH_SETTING} is empty"
     return (
         f"{what} {reference!r} is refused: there is no module {module_name} where jobs may take code from ({looked}). "
-        f"To allow it, the operator of the workers puts its directory into {TASK_PATH_SETTING}, "
+        f"To allow it, the operator of the workers puts its directory into {TASK_PATH_SETTING} "
+        f"(on this machine's stack: make down, then {TASK_PATH_SETTING}=/its/directory make up), "
         f"or installs a package that registers it under the entry point group {ENTRY_POINT_GROUP}"
     )

@@ -51,9 +51,9 @@ def find_stack(cwd: Path, env: Mapping[str, str]) -> StackInfo:
     if stopped is not None:
         raise SetupError(f"the stack in {stopped} is not running: start it with 'make up'")
     raise SetupError(
-        f"no stack was found: there is no running one in {cwd} or above it. Start one with 'make up', or set "
-        "ELPS_AMQP_URL and ELPS_REDIS_URL (and ELPS_MONITOR_URL) to one that runs elsewhere, or train without "
-        "any: 'elps run JOB'"
+        f"no stack was found: there is no running one in {cwd} or above it. Start one with 'make up', or name "
+        "another folder's with ELPS_HOME=/path/to/elps/.elps, or set ELPS_AMQP_URL and ELPS_REDIS_URL "
+        "(and ELPS_MONITOR_URL) to one that runs elsewhere, or train without any: 'elps run JOB'"
     )
 
 

@@ -39,6 +39,11 @@ class Geometry:
         lo = e * self.samples + k * self.batch
         return Interval(lo, min(lo + self.batch, (e + 1) * self.samples))
 
+    @property
+    def last_of_pass(self) -> Interval:
+        """The interval of the last iteration of the first pass; it may be short."""
+        return self.iteration(self.per_pass - 1)
+
     def iteration_of(self, position: int) -> int:
         """The iteration that holds a stream position."""
         e, i = divmod(position, self.samples)

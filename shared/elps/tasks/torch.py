@@ -130,7 +130,7 @@ class TorchTask:
         with torch.no_grad():
             (outputs, targets), loss = self._compute(bound, batch)
             more = self._metrics(outputs, targets) if self._metrics is not None else {}
-        return {"loss": float(loss), **{name: float(value) for name, value in more.items()}}
+        return {"loss": float(loss), **_metric_sums(more)}
 
     @property
     def _made(self) -> _Bound:
@@ -324,6 +324,10 @@ def _example(names: list[str]) -> str:
 
 def _summing(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """The loss as a sum over the batch, where torch lets one choose."""
+    if isinstance(loss, type):
+        raise TaskError(
+            f"the loss is the class {loss.__name__}; give an object of it, such as {loss.__name__}(reduction='sum')"
+        )
     reduction = getattr(loss, "reduction", None)
     if isinstance(reduction, str):
         if reduction == "mean":
@@ -337,6 +341,20 @@ def _summing(loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         takes = False
     with_reduction: Any = loss
     return partial(with_reduction, reduction="sum") if takes else loss
+
+
+def _metric_sums(given: Any) -> dict[str, float]:
+    """What `metrics` returned as numbers by name."""
+    if not isinstance(given, Mapping):
+        raise TaskError(
+            f"metrics gives {type(given).__name__}; expected a dict of names to sums over the batch"
+        )
+    for name, value in given.items():
+        if isinstance(value, torch.Tensor) and value.numel() != 1:
+            raise TaskError(
+                f"metrics gives shape {tuple(value.shape)} for {name!r}; expected one number, the sum over the batch"
+            )
+    return {name: float(value) for name, value in given.items()}
 
 
 def _seed(rng: Any) -> int:

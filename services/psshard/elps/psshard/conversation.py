@@ -172,8 +172,9 @@ class Conversation:
             self._greet(link)
         elif difference and not lead.origin.from_trainer and not lead.origin.accepted:
             lead.fail(
-                f"the job is not what it was before: {difference}; bring that back, or submit it anew "
-                'with on_change = "accept"'
+                f"the job is not what it was before: {difference}. Its newest checkpoint is kept: save it with elps "
+                "export, and start a job with another id from it with init. A job whose document says on_change = "
+                '"accept" goes on with what is now'
             )
         elif difference:
             lead.dismiss(link.worker, f"it sees another job than the first trainer: {difference}")

@@ -74,7 +74,9 @@ def job_submitted(book: Book, event: JobSubmitted, now: Moment) -> None:
     elif known is not None and known.document == document:
         text = f"already there, {known.state.value}: {known.reason}"
         if known.state.ended:
-            text += "; choose another id to train again"
+            text += (
+                f"; to train again, choose another id or delete this job first: elps delete {job}"
+            )
         _answer(book, event.request, True, job, text)
     elif known is not None:
         text = f"job id {job} is taken by another document; choose another id"
