@@ -24,7 +24,7 @@ from measuring import arguments, emit, say
 from private_stack import in_stack, private_stack
 
 from elps.client.control import Client
-from elps.contracts.messages import IterationRow
+from elps.contracts.telemetry import IterationRow
 
 WORKERS, SHARDS, BATCH = 8, 3, 64
 SAMPLE_S = 0.025

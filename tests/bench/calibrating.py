@@ -17,7 +17,7 @@ from lives import Life, must
 from newcomers_workload import WORKERS, document
 
 from elps.client.control import Client
-from elps.contracts.messages import IterationRow
+from elps.contracts.telemetry import IterationRow
 
 SIZES = (8, 4, 2, 1)
 """As it shrinks; it grows the other way round."""

@@ -10,7 +10,8 @@ from measuring import say
 from private_stack import WAIT_S
 
 from elps.client.control import Client
-from elps.contracts.messages import IterationRow, JobEvent
+from elps.contracts.messages import JobEvent
+from elps.contracts.telemetry import IterationRow
 
 ENDS = ("finished", "killed", "failed")
 

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from elps.cli.main import main
 from elps.contracts import topology
 from elps.contracts.codec import encode
-from elps.contracts.messages import Reply
+from elps.contracts.requests import Reply
 from elps.doctor import broker as doctor_broker
 from elps.doctor.broker import read_broker
 from elps.doctor.core import broker as of_broker

@@ -82,19 +82,19 @@ def told(state: State, **off_s: float) -> Part:
             beat = bare_beat(seq, shard=f"s-{host}")
             beat = msgspec.structs.replace(beat, host=host, at=NOW + seq + off)
             state.take_beat(beat, float(seq), NOW + seq)
-    return health(state, float(ENOUGH), AROUND)["parts"]["clocks"]
+    return health(state, float(ENOUGH), AROUND).parts["clocks"]
 
 
 def test_the_health_report_names_the_hosts_whose_clocks_differ() -> None:
     well = told(State(lost_s=LOST_S, run="r"), a=0.0, b=0.9 * DIFFERS_S, c=-0.9 * DIFFERS_S)
-    assert (well["status"], well["count"]) == ("ok", 3)
+    assert (well.status, well.count) == ("ok", 3)
     part = told(State(lost_s=LOST_S, run="r"), a=0.0, b=3.0, c=-61.5)
-    assert (part["status"], part["count"]) == ("degraded", 1)
-    assert part["detail"] == (
+    assert (part.status, part.count) == ("degraded", 1)
+    assert part.detail == (
         "beside the monitor's host: b 3.0 s ahead; c 61.5 s behind, or heard late"
     )
     many = told(State(lost_s=LOST_S, run="r"), **{f"h{n}": 9.0 for n in range(HOSTS_TOLD + 2)})
-    assert many["detail"].endswith("; and 2 more")
+    assert many.detail.endswith("; and 2 more")
 
 
 def test_members_of_every_kind_tell_their_time_and_old_ones_harm_nothing() -> None:
@@ -102,11 +102,7 @@ def test_members_of_every_kind_tell_their_time_and_old_ones_harm_nothing() -> No
     beats = [bare_beat(1), agent_beat(), scheduler_beat()]
     for beat in beats:
         state.take_beat(beat, 0.0, NOW)
-    assert health(state, 0.0, AROUND)["parts"]["clocks"] == {
-        "status": "ok",
-        "detail": "none told",
-        "count": 0,
-    }
+    assert health(state, 0.0, AROUND).parts["clocks"] == Part(status="ok", detail="none told")
     for n, beat in enumerate(beats):
         newer = msgspec.structs.replace(beat, seq=9, at=NOW + 7.0, host=f"h{n}")
         for seq in range(ENOUGH):

@@ -252,13 +252,13 @@ def test_who_reads_lines_on_after_the_monitor_was_started_anew_misses_none(state
     state.take_event(change(record()), 0.0)
     since = 500  # of the run before
     for text in ("one", "two"):
-        assert queries.logs(state, "j", since, 10)["next"] == (0 if text == "one" else 1)
+        assert queries.logs(state, "j", since, 10).next == (0 if text == "one" else 1)
         lines = LogLines(job=JobId("j"), worker=WorkerId("w"), at=0.0, lines=[text])
         state.take_telemetry(lines, 0.0)
         page = queries.logs(state, "j", since, 10)
-        assert [line["text"] for line in page["lines"]] == [text]
-        since = page["next"]
-    assert queries.logs(state, "j", since, 10)["lines"] == []
+        assert [line.text for line in page.lines] == [text]
+        since = page.next
+    assert queries.logs(state, "j", since, 10).lines == []
 
 
 # --- jobs without a record ---
@@ -351,7 +351,7 @@ def test_a_store_that_lacks_its_records_for_a_moment_takes_no_history_with_it(st
     for now in (100.0, 100.0 + jobs_module.QUIET_S - 1):
         state.take_records([], now)
     state.take_records(index, 120.0)
-    assert len(queries.iterations(state, "j", 0, 10)["rows"]) == 5
+    assert len(plain(queries.iterations(state, "j", 0, 10))["rows"]) == 5
     state.take_records([], 130.0)
     assert len(state.jobs) == 2, "it begins anew"
     state.take_records([], 130.0 + jobs_module.QUIET_S)
@@ -372,7 +372,7 @@ def test_a_job_in_a_store_that_began_anew_takes_the_place_of_a_former_one(state:
     assert view(state)["state"] == "finished", "an event may be late"
     state.take_records([record("j", JobState.QUEUED, seq=1)], 2.0)
     assert view(state)["state"] == "queued"
-    assert queries.iterations(state, "j", 0, 10)["rows"] == []
+    assert plain(queries.iterations(state, "j", 0, 10))["rows"] == []
     state.check_invariants()
 
 

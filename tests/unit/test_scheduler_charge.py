@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -52,11 +53,11 @@ class Counting(MemoryStore):
         self.known: list[int] = []
 
     async def hash_put_under(
-        self, key: str, field: str, value: bytes, lease_key: str, lease: Lease
+        self, key: str, fields: Mapping[str, bytes], lease_key: str, lease: Lease
     ) -> int:
         self.known.append(lease.writes)
         await asyncio.sleep(0)
-        return await super().hash_put_under(key, field, value, lease_key, lease)
+        return await super().hash_put_under(key, fields, lease_key, lease)
 
 
 def in_charge_over(store: MemoryStore) -> InCharge:
@@ -69,7 +70,7 @@ async def test_values_are_put_one_after_the_other_whoever_puts_them() -> None:
     store = Counting()
     in_charge = in_charge_over(store)
     await in_charge.come()
-    await asyncio.gather(*(in_charge.put("key", str(n), b"") for n in range(3)))
+    await asyncio.gather(*(in_charge.put("key", {str(n): b""}) for n in range(3)))
     assert store.known == [0, 1, 2]
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scheduler_crowd import Crowd
 
 from elps.contracts.ids import AgentId, JobId
-from elps.contracts.messages import IterationTimings, WorkerMean
 from elps.contracts.state import Progress
+from elps.contracts.telemetry import IterationTimings, WorkerMean
 from elps.scheduler.core.explaining import explain
 from elps.scheduler.core.facts import all_facts
 from elps.scheduler.core.machines import FADES_S, STEP, Machines, power, stepped, worthwhile
