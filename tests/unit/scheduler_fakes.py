@@ -86,11 +86,10 @@ class Hosted:
             self.phase = "paused" if self.phase == "pausing" else "pausing"
         elif not able:
             self.phase = "waiting"
-        elif self.iteration >= last:
-            self.phase = "running"
         else:
-            self.iteration += 1
-            self.phase = "finished" if self.iteration >= ITERATIONS else "running"
+            # It may have taken over at the last iteration.
+            self.iteration = max(self.iteration, min(self.iteration + 1, last))
+            self.phase = "finished" if last >= ITERATIONS <= self.iteration else "running"
 
 
 @dataclass
