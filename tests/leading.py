@@ -15,7 +15,8 @@ import pytest
 from elps.contracts.epoch import Epoch
 from elps.contracts.job import Checkpoint, JobDocument
 from elps.contracts.messages import DropJob, HostJob
-from elps.psshard import keeping, link, orders, peers, showing
+from elps.psshard import keeping, link, orders, peers, reporting, showing
+from elps.psshard.core import throttle
 from elps.psshard.core.part import Part
 from elps.psshard.member import Member
 from elps.storage.checkpoints import Manifest, all_manifests, load_vector
@@ -35,7 +36,9 @@ EVERY_10 = document(checkpoint=Checkpoint(every=10, every_s=0))
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses between tries are short, so that the tests are."""
+    """Pauses between tries are short, so that the tests are; who writes a checkpoint does not rest."""
+    monkeypatch.setattr(throttle, "SHARE", 1.0)
+    monkeypatch.setattr(reporting, "MOST_S", 0.0)
     monkeypatch.setattr(orders, "RETRY_S", 0.05)
     monkeypatch.setattr(keeping, "RETRY_S", 0.05)
     monkeypatch.setattr(link, "LAST_RETRY_S", 0.05)
