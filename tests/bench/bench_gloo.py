@@ -1,9 +1,11 @@
 """Whole iterations beside an all-reduce: gloo and a step of SGD, and an elps job of the same size, in turns.
 
-Both have two workers on this machine, which speak over its loopback, and the same to do: take a fixed gradient of
-float32 from where it lies, add it up over the workers, take the step. Under gloo every worker keeps all parameters; the
-elps job has its two shards in processes of their own, checks each gradient, and keeps two versions. Measured only where
-torch can be imported; it is no dependency.
+Both have two workers on this machine, then four, which speak over its loopback, and the same to do: take a fixed
+gradient of float32 from where it lies, add it up over the workers, take the step. Of n workers each sends 2(n-1)/n
+times its gradient round a ring, and receives as much, but always sends once to the shards and receives once from them,
+and so do the shards: two workers are the worst case of a parameter server. Under gloo every worker keeps all
+parameters; the elps job has its two shards in processes of their own, checks each gradient, and keeps two versions.
+Measured only where torch can be imported; it is no dependency.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from private_stack import Iterations, idle_job, in_stack, private_stack, run_job
 from elps.local.ports import free_ports
 from elps.local.record import StackRecord
 
-WORKERS, SHARDS = 2, 2
+WORKERS, SHARDS = (2, 4), 2
 AIM = 1.2
 """Times an iteration under gloo."""
 WARM_UP = 5
@@ -40,10 +42,10 @@ THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS
 class Reducer:
     """A worker under gloo, in a process of its own."""
 
-    def __init__(self, rank: int, port: int) -> None:
+    def __init__(self, rank: int, of: int, port: int) -> None:
         self._pipe, theirs = get_context("spawn").Pipe()
         self._process: BaseProcess = get_context("spawn").Process(
-            target=_reduce, args=(theirs, rank, port), daemon=True
+            target=_reduce, args=(theirs, rank, of, port), daemon=True
         )
         self._process.start()
         theirs.close()
@@ -70,15 +72,13 @@ class Reducer:
             self._process.kill()
 
 
-def _reduce(pipe: Pipe, rank: int, port: int) -> None:
+def _reduce(pipe: Pipe, rank: int, of: int, port: int) -> None:
     """That process."""
     os.environ |= THREADS | {"GLOO_SOCKET_IFNAME": "lo"}
     torch: Any = importlib.import_module("torch")
     dist: Any = importlib.import_module("torch.distributed")
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=WORKERS
-    )
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=of)
     held: dict[int, tuple[Any, Any, Any]] = {}
     try:
         while True:
@@ -93,7 +93,7 @@ def _reduce(pipe: Pipe, rank: int, port: int) -> None:
             for _ in range(iterations):
                 gradient.copy_(fixed)
                 dist.all_reduce(gradient)
-                values.add_(gradient, alpha=-RATE / WORKERS)
+                values.add_(gradient, alpha=-RATE / of)
                 now = time.perf_counter()
                 took.append(now - before)
                 before = now
@@ -106,13 +106,13 @@ def _reduce(pipe: Pipe, rank: int, port: int) -> None:
 
 
 @contextmanager
-def reducers() -> Iterator[list[Reducer]]:
+def reducers(count: int) -> Iterator[list[Reducer]]:
     """All workers under gloo."""
     port = free_ports(1)[0]
     with ExitStack() as ending:
         started = []
-        for rank in range(WORKERS):
-            started.append(Reducer(rank, port))
+        for rank in range(count):
+            started.append(Reducer(rank, count, port))
             ending.callback(started[-1].close)
         yield started
 
@@ -125,9 +125,11 @@ def by_gloo(workers: list[Reducer], megabytes: int, iterations: int) -> float:
     return median(took[0][WARM_UP:])
 
 
-def by_elps(record: StackRecord, megabytes: int, iterations: int, name: str) -> Iterations:
+def by_elps(
+    record: StackRecord, count: int, megabytes: int, iterations: int, name: str
+) -> Iterations:
     """All iterations of a job but the first ones."""
-    job = idle_job(name, megabytes * 250_000, iterations + WARM_UP, WORKERS)
+    job = idle_job(name, megabytes * 250_000, iterations + WARM_UP, count)
     job |= {"shards": {"min": SHARDS, "max": SHARDS}}
     job["optimizer"]["lr"] = RATE
     told = in_stack(record, partial(run_job, document=job))
@@ -141,7 +143,8 @@ def measure(
     made: list[Iterations] = []
 
     def elps() -> float:
-        made.append(by_elps(record, megabytes, iterations, f"beside-gloo-{megabytes}-{len(made)}"))
+        name = f"beside-gloo-{len(workers)}-{megabytes}-{len(made)}"
+        made.append(by_elps(record, len(workers), megabytes, iterations, name))
         return median(made[-1].duration_s)
 
     gloo = partial(by_gloo, workers, megabytes, iterations)
@@ -150,11 +153,12 @@ def measure(
         phase: round(median([v for job in made[1:] for v in job.phases_s[phase]]) * 1e3, 2)
         for phase in made[0].phases_s
     }
-    about: dict[str, Any] = {"megabytes": megabytes, "workers": WORKERS, "turns": times}
+    about: dict[str, Any] = {"megabytes": megabytes, "workers": len(workers), "turns": times}
     about |= {"iterations": iterations, "torch": importlib.import_module("torch").__version__}
-    emit(f"gloo.all_reduce_{megabytes}mb", median(took["gloo"]) * 1e3, "ms", **about)
+    size = f"{megabytes}mb_{len(workers)}_workers"
+    emit(f"gloo.all_reduce_{size}", median(took["gloo"]) * 1e3, "ms", **about)
     emit(
-        f"gloo.elps_{megabytes}mb",
+        f"gloo.elps_{size}",
         median(took["elps"]) * 1e3,
         "ms",
         ratio=median([a / b for a, b in zip(took["elps"], took["gloo"], strict=True)]),
@@ -174,11 +178,13 @@ def main() -> None:
         print(json.dumps({"name": "gloo", "skipped": skipped}))
         return
     times, seconds = (9, 6.0) if options.full else (5, 3.0)
-    with reducers() as workers, private_stack(WORKERS, SHARDS) as record:
-        for megabytes in (1, 16, 64, 256) if options.full else (16, 64):
-            say(f"gloo: {megabytes} MB, {times} turns")
-            iterations = round(max(10, min(400, seconds / (megabytes * 0.0015))))
-            measure(record, workers, megabytes, iterations, times)
+    with private_stack(max(WORKERS), SHARDS) as record:
+        for count in WORKERS:
+            with reducers(count) as workers:
+                for megabytes in (1, 16, 64, 256) if options.full else (16, 64):
+                    say(f"gloo: {count} workers, {megabytes} MB, {times} turns")
+                    iterations = round(max(10, min(400, seconds / (megabytes * 0.0015))))
+                    measure(record, workers, megabytes, iterations, times)
 
 
 if __name__ == "__main__":
