@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -156,6 +156,39 @@ async def test_nobody_waits_for_the_records_of_those_who_come_after_him() -> Non
     assert given == [0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9], (
         "each right after its own record, none before"
     )
+
+
+async def test_orders_do_not_wait_until_no_more_records_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each write has the next job come; nothing is said of one whose record is not stored."""
+    monkeypatch.setattr(outbox_module, "SENDS_S", 0.0)
+    charge, archive = Charge(), Archive()
+    charge.may.set()
+    jobs = ["first", *(f"job-{n}" for n in range(10))]
+    taken: list[tuple[list[str], list[str]]] = []  #: what was stored, and what was held back
+    all_come = asyncio.Event()
+
+    def messages(_: Moment, held: Container[JobId]) -> list[Any]:
+        taken.append((list(archive.stored), [job for job in jobs if JobId(job) in held]))
+        return []
+
+    def come() -> None:
+        if following := jobs[len(archive.stored) + 1 :]:
+            outbox.take([WriteRecord(record(following[0]))])
+        else:
+            all_come.set()
+
+    archive.on_write = come
+    core, bus = SimpleNamespace(messages=messages), SimpleNamespace(connected=True)
+    outbox = outbox_over(core, archive, charge, [], bus)
+    running = asyncio.create_task(outbox.run())
+    outbox.take([WriteRecord(record("first"))])
+    async with asyncio.timeout(10):
+        await all_come.wait()
+    running.cancel()
+    await asyncio.wait((running,))
+    assert taken[:10] == [(jobs[: n + 1], [jobs[n + 1]]) for n in range(10)]
 
 
 async def test_nothing_is_answered_while_the_store_is_found_to_have_forgotten_something() -> None:

@@ -55,6 +55,8 @@ EVENTS_HELD = 10_000
 PUBLISH_S = 5.0
 SEND_S = 1.0
 """Orders are repeated anyway: they do not wait long."""
+SENDS_S = 0.1
+"""While more and more records come, orders of jobs whose own are stored are sent so often."""
 RETRY_S = 1.0
 PROBE_S = 1.0
 """A refusal comes within a round trip."""
@@ -147,21 +149,27 @@ class Outbox:
     async def store(self) -> None:
         """Store what is not stored yet, and all of it again where the store has forgotten some."""
         while self._unstored():
-            batch, answers, events = dict(self._records), dict(self._answers), len(self._events)
-            if policy := self._policy:
-                await self._archive.keep_policy(policy)
-                self._policy = "" if self._policy == policy else self._policy
-            if self._marks:
-                self._marks = False
-                await self._archive.keep_marks(self._core.book.marks)
-            await self._archive.write(batch)
-            for job, record in batch.items():
-                if self._records.get(job) is record:
-                    del self._records[job]
-            if self._in_charge.acts() and not self._archive.lacks:
-                # while more and more comes, nobody waits for the records of those who came after him
-                self._give(answers)
-                self._publish(events)
+            await self._store_batch()
+
+    async def _store_batch(self) -> bool:
+        """Store what is there now, and tell what rests on it; False if that must wait."""
+        batch, answers, events = dict(self._records), dict(self._answers), len(self._events)
+        if policy := self._policy:
+            await self._archive.keep_policy(policy)
+            self._policy = "" if self._policy == policy else self._policy
+        if self._marks:
+            self._marks = False
+            await self._archive.keep_marks(self._core.book.marks)
+        await self._archive.write(batch)
+        for job, record in batch.items():
+            if self._records.get(job) is record:
+                del self._records[job]
+        if not self._in_charge.acts() or self._archive.lacks:
+            return False
+        # while more and more comes, nobody waits for the records of those who came after him
+        self._give(answers)
+        self._publish(events)
+        return True
 
     def _unstored(self) -> bool:
         if self._archive.forgotten():
@@ -207,7 +215,11 @@ class Outbox:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            await self.store()
+            sent_at = self._now().mono
+            while self._unstored():
+                if await self._store_batch() and self._now().mono - sent_at >= SENDS_S:
+                    await self._send()
+                    sent_at = self._now().mono
             while not self._in_charge.acts():
                 await self._in_charge.acting()
                 await self.store()  # what has come meanwhile
@@ -236,10 +248,13 @@ class Outbox:
         self._wake_events.set()
 
     async def _send(self) -> None:
-        """Say what members are to be told; what is lost here is said again a little later."""
+        """Say what members are to be told, of jobs whose records are stored; what is lost is said again a little later.
+
+        A place that one job has left and another has got is in the records of both, which were stored together.
+        """
         if not self._bus.connected:
             return
-        await self._say(self._core.messages(self._now()))
+        await self._say(self._core.messages(self._now(), held=self._records))
 
     async def _say(self, messages: Sequence[Send]) -> None:
         for send in messages:
