@@ -164,7 +164,7 @@ class Core:
         return out
 
     def messages(self, now: Moment, held: Container[JobId] = ()) -> list[Send]:
-        """What is to be sent now: new messages at once, repeats at the pace of heartbeats; nothing of jobs in `held`."""
+        """What is to be sent now: new messages at once, repeats at the pace of heartbeats; none of jobs in `held`."""
         said: dict[Topic, tuple[ShardCommand | AgentCommand, float]] = {}
         due = []
         for topic, send in orders(self.book):
