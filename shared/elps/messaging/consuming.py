@@ -201,7 +201,8 @@ class AmqpSubscription:
         except (*CONNECTION_EXCEPTIONS, TimeoutError) as error:
             self._stats.lost_acks += 1
             log.info("ack_lost", queue=self.queue.name, lost=lost, error=str(error))
-            give_up()
+            if isinstance(error, TimeoutError):
+                give_up()
             return False
         return True
 
