@@ -18,6 +18,7 @@ from elps.contracts.state import JobRecord, JobState
 from elps.scheduler import outbox as outbox_module
 from elps.scheduler.core.events import (
     Answer,
+    Command,
     Event,
     Marks,
     Moment,
@@ -221,6 +222,33 @@ async def test_a_store_that_has_forgotten_something_is_given_all_records_again()
     archive.lost, archive.chosen = True, "eps"
     await outbox.store()
     assert archive.stored == ["policy eps", "marks 7", "ended", "queued"]
+
+
+async def test_events_that_wait_for_the_store_are_bounded_and_none_is_told_before_its_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While the first record is stored more events come than are held."""
+    monkeypatch.setattr(outbox_module, "EVENTS_HELD", 3)
+    charge, archive = Charge(), Archive()
+    charge.may.set()
+    outbox = outbox_over(None, archive, charge, [])
+    stored: list[list[str]] = []  #: what was told to be published by each write
+    jobs = [f"job-{n}" for n in range(6)]
+
+    def come() -> None:
+        stored.append([event.job for event in outbox._stored])
+        if len(stored) == 1:
+            outbox.take([c for job in jobs[1:] for c in told(job)])
+
+    archive.on_write = come
+    outbox.take(told(jobs[0]))
+    await outbox.store()
+    assert stored == [[], []], "the first one's event had to give way, the others were not stored"
+    assert [event.job for event in outbox._stored] == jobs[3:]
+
+
+def told(job: str) -> list[Command]:
+    return [WriteRecord(record(job)), PublishEvent(JobEvent(job=JobId(job), what="a", at=1.0))]
 
 
 class Late:
