@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
+from typing import Any
 
 import fakeredis
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from elps.contracts.errors import RetryLater, Superseded
 from elps.storage.memory import MemoryStore
 from elps.storage.port import CHUNK_BYTES, Lease, Store
-from elps.storage.redis import RedisStore
+from elps.storage.redis import PIPELINE_KEYS, RedisStore
 
 
 @pytest.fixture(
@@ -321,6 +322,32 @@ class TestLeases:
         assert await store.hash_all("h") == large
         with pytest.raises(ValueError, match="at most"):
             await store.hash_put_under("h", {"f": bytes(CHUNK_BYTES + 1)}, "lease", lease)
+
+    async def test_a_step_that_is_lost_before_the_next_is_not_taken_for_done(
+        self, store: Store
+    ) -> None:
+        """The server was killed between two steps, and has all that was known before them."""
+        if not isinstance(store, RedisStore):
+            pytest.skip("in one step")
+        lease = await store.claim("lease", "a", 60)
+        await store.hash_put_under("h", {"f": b"1"}, "lease", lease)
+        lease = await store.claim("lease", "a", 60)
+        most = {f"n{n}": b"2" for n in range(PIPELINE_KEYS + 1)}
+        kept = await store.hash_all("lease")
+        call, calls = store._server.call, itertools.count()
+
+        async def forgetful(what: str, act: Any, timeout_s: float | None = None) -> Any:
+            if what == "hash_put" and next(calls) == 1:
+                await store.hash_put("lease", "writes", kept["writes"])
+                await store.hash_delete("h", list(most))
+            return await call(what, act, timeout_s)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store._server, "call", forgetful)
+            with pytest.raises(RetryLater, match="forgotten"):
+                await store.hash_put_under("h", most, "lease", lease)
+        assert await store.hash_put_under("h", most, "lease", lease) == lease.writes + len(most)
+        assert await store.hash_all("h") == {"f": b"1", **most}
 
     async def test_under_a_lease_of_which_nothing_is_known_nothing_is_written(
         self, store: Store

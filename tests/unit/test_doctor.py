@@ -188,6 +188,18 @@ def test_what_nobody_could_look_at_is_not_said_to_be_well() -> None:
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "status"),
+    [(5000, 3000, "warning"), (3000, 3000, "problem"), (40, 0, "problem")],
+)
+def test_a_question_behind_a_crowd_that_becomes_smaller_is_no_sign_of_a_fault(
+    before: int, after: int, status: str
+) -> None:
+    waiting = {SCHEDULER_JOBS_QUEUE: (QueueReading(before, 1), QueueReading(after, 1))}
+    found = {f.check: f for f in judge(broker(queues={**BROKER.queues, **waiting}, answered=False))}
+    assert found["scheduler answers"].status == status
+
+
+@pytest.mark.parametrize(
     ("readings", "check", "status", "todo"),
     FAULTS,
     ids=[f"{check}-{n}" for n, (_, check, _, _) in enumerate(FAULTS)],

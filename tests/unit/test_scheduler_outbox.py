@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from elps.contracts.state import JobRecord, JobState
 from elps.scheduler import outbox as outbox_module
 from elps.scheduler.core.events import (
     Answer,
+    Command,
     Event,
     Marks,
     Moment,
@@ -158,6 +159,39 @@ async def test_nobody_waits_for_the_records_of_those_who_come_after_him() -> Non
     )
 
 
+async def test_orders_do_not_wait_until_no_more_records_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each write has the next job come; nothing is said of one whose record is not stored."""
+    monkeypatch.setattr(outbox_module, "SENDS_S", 0.0)
+    charge, archive = Charge(), Archive()
+    charge.may.set()
+    jobs = ["first", *(f"job-{n}" for n in range(10))]
+    taken: list[tuple[list[str], list[str]]] = []  #: what was stored, and what was held back
+    all_come = asyncio.Event()
+
+    def messages(_: Moment, held: Container[JobId]) -> list[Any]:
+        taken.append((list(archive.stored), [job for job in jobs if JobId(job) in held]))
+        return []
+
+    def come() -> None:
+        if following := jobs[len(archive.stored) + 1 :]:
+            outbox.take([WriteRecord(record(following[0]))])
+        else:
+            all_come.set()
+
+    archive.on_write = come
+    core, bus = SimpleNamespace(messages=messages), SimpleNamespace(connected=True)
+    outbox = outbox_over(core, archive, charge, [], bus)
+    running = asyncio.create_task(outbox.run())
+    outbox.take([WriteRecord(record("first"))])
+    async with asyncio.timeout(10):
+        await all_come.wait()
+    running.cancel()
+    await asyncio.wait((running,))
+    assert taken[:10] == [(jobs[: n + 1], [jobs[n + 1]]) for n in range(10)]
+
+
 async def test_nothing_is_answered_while_the_store_is_found_to_have_forgotten_something() -> None:
     charge, archive = Charge(), Archive()
     charge.may.set()
@@ -188,6 +222,33 @@ async def test_a_store_that_has_forgotten_something_is_given_all_records_again()
     archive.lost, archive.chosen = True, "eps"
     await outbox.store()
     assert archive.stored == ["policy eps", "marks 7", "ended", "queued"]
+
+
+async def test_events_that_wait_for_the_store_are_bounded_and_none_is_told_before_its_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While the first record is stored more events come than are held."""
+    monkeypatch.setattr(outbox_module, "EVENTS_HELD", 3)
+    charge, archive = Charge(), Archive()
+    charge.may.set()
+    outbox = outbox_over(None, archive, charge, [])
+    stored: list[list[str]] = []  #: what was told to be published by each write
+    jobs = [f"job-{n}" for n in range(6)]
+
+    def come() -> None:
+        stored.append([event.job for event in outbox._stored])
+        if len(stored) == 1:
+            outbox.take([c for job in jobs[1:] for c in told(job)])
+
+    archive.on_write = come
+    outbox.take(told(jobs[0]))
+    await outbox.store()
+    assert stored == [[], []], "the first one's event had to give way, the others were not stored"
+    assert [event.job for event in outbox._stored] == jobs[3:]
+
+
+def told(job: str) -> list[Command]:
+    return [WriteRecord(record(job)), PublishEvent(JobEvent(job=JobId(job), what="a", at=1.0))]
 
 
 class Late:

@@ -115,10 +115,10 @@ class AmqpSubscription:
             lambda _: give_up()
         )  # e.g. somebody deleted the queue
         arguments: dict[str, Any] = {"x-priority": self.queue.priority}
-        acking = self._acking = Acking(partial(self._ack, underlay))
+        acking = self._acking = Acking(partial(self._ack, underlay, give_up))
         # Of the channel itself: a consumer of the queue's costs two tasks and a second object for each message.
         begun = await underlay.basic_consume(
-            declared.name, partial(self._take, acking), arguments=arguments
+            declared.name, partial(self._take, acking, give_up), arguments=arguments
         )
         self._tag = begun.consumer_tag or ""
 
@@ -152,7 +152,9 @@ class AmqpSubscription:
         except (*CONNECTION_EXCEPTIONS, TimeoutError) as error:
             log.info("cancel_failed", queue=self.queue.name, error=str(error))
 
-    async def _take(self, acking: Acking, message: DeliveredMessage) -> None:
+    async def _take(
+        self, acking: Acking, give_up: Callable[[], None], message: DeliveredMessage
+    ) -> None:
         number = message.delivery_tag
         assert number is not None, "delivered, not fetched"
         acking.came(number)
@@ -161,28 +163,48 @@ class AmqpSubscription:
             if not requeue:
                 acking.done(number)
                 return
-            await self._word(
+            if await self._word(
                 partial(message.channel.basic_nack, number, requeue=True),
+                give_up,
                 lost=f"of {message.header.properties.message_id}",
-            )
-            acking.sent_back(number)
+            ):
+                acking.sent_back(number)
+            # else it stays open: an acknowledgement of those behind it must not take it along
 
         self.receiver.receive(_delivery(message), settle)
 
-    async def _ack(self, channel: AbstractUnderlay, number: int, *, multiple: bool) -> None:
+    async def _ack(
+        self,
+        channel: AbstractUnderlay,
+        give_up: Callable[[], None],
+        number: int,
+        *,
+        multiple: bool,
+    ) -> None:
         await self._word(
             partial(channel.basic_ack, number, multiple=multiple),
+            give_up,
             lost=f"{'up to' if multiple else 'of'} {number}",
         )
 
-    async def _word(self, say: Callable[[], Awaitable[object]], lost: str) -> None:
+    async def _word(
+        self, say: Callable[[], Awaitable[object]], give_up: Callable[[], None], lost: str
+    ) -> bool:
+        """Say something of a delivery; False if nobody knows whether it was heard.
+
+        Then the channel is gone, and with it the deliveries: the broker sends the messages again. One that is there and
+        takes no word for so long is given up: it would hold up to a whole prefetch of them for good.
+        """
         try:
             async with asyncio.timeout(SETTLE_S):
                 await say()
         except (*CONNECTION_EXCEPTIONS, TimeoutError) as error:
-            # The channel is gone, and with it the deliveries: the broker sends the messages again.
             self._stats.lost_acks += 1
             log.info("ack_lost", queue=self.queue.name, lost=lost, error=str(error))
+            if isinstance(error, TimeoutError):
+                give_up()
+            return False
+        return True
 
 
 async def close_channel(channel: AbstractChannel) -> None:

@@ -91,7 +91,8 @@ class Store(Protocol):
 
         Returns the lease's writes, each of these fields counted. If the store knows of fewer than `lease.writes`,
         nothing is set and that smaller number is returned, however often it is asked: what is missing must be noticed
-        first. Many fields are set in several steps, in their order, and any of these may find that out.
+        first. Many fields are set in several steps, in their order, and any of these may find that out. What only the
+        steps before had set is missed by `RetryLater`: all are to be set again.
         """
 
     async def delete_under(self, keys: Sequence[str], lease_key: str, lease: Lease) -> None:

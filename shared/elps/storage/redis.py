@@ -163,8 +163,12 @@ class RedisStore:
                 pairs = [text for name in part for text in (name, fields[name])]
                 given = (str(writes), *pairs)
                 found = await self._under("hash_put", PUT_UNDER, lease_key, lease, [key], given)
-                if found < writes:
+                if found < lease.writes:
                     return found
+                if found < writes:  # no more than the steps before: what was known is all there
+                    raise RetryLater(
+                        f"store at {self.shown}, hash_put: it has forgotten a part of what is being put"
+                    )
                 writes = found
         return writes
 

@@ -55,6 +55,8 @@ EVENTS_HELD = 10_000
 PUBLISH_S = 5.0
 SEND_S = 1.0
 """Orders are repeated anyway: they do not wait long."""
+SENDS_S = 0.1
+"""While more and more records come, orders of jobs whose own are stored are sent so often."""
 RETRY_S = 1.0
 PROBE_S = 1.0
 """A refusal comes within a round trip."""
@@ -81,7 +83,9 @@ class Outbox:
         self._stored: deque[JobEvent] = deque(
             maxlen=EVENTS_HELD
         )  #: whose records are stored: to be published
-        self._events: list[JobEvent] = []  #: whose records may not be stored yet
+        self._events: deque[JobEvent] = deque()  #: whose records may not be stored yet
+        self._first = 0  #: number of the first of them, of all that there were
+        self._dropping = False  #: whether that was said since some were published last
         self._removals: dict[JobId, bool] = {}  #: whether all keys of a job go
         self._forgets: deque[ForgetJobs] = deque()
         self._waiting: dict[Request, asyncio.Future[Reply]] = {}  #: who waits for which answer
@@ -106,7 +110,7 @@ class Outbox:
                 case PublishEvent(event=event):
                     why = shortened(event.reason, LOGGED_CHARACTERS)
                     log.info("job_changed", job=event.job, state=event.what, reason=why)
-                    self._events.append(event)
+                    self._hold(event)
                 case Answer(request=request, reply=reply):
                     self._answers[request] = reply
                 case AskTerm():
@@ -147,21 +151,27 @@ class Outbox:
     async def store(self) -> None:
         """Store what is not stored yet, and all of it again where the store has forgotten some."""
         while self._unstored():
-            batch, answers, events = dict(self._records), dict(self._answers), len(self._events)
-            if policy := self._policy:
-                await self._archive.keep_policy(policy)
-                self._policy = "" if self._policy == policy else self._policy
-            if self._marks:
-                self._marks = False
-                await self._archive.keep_marks(self._core.book.marks)
-            await self._archive.write(batch)
-            for job, record in batch.items():
-                if self._records.get(job) is record:
-                    del self._records[job]
-            if self._in_charge.acts() and not self._archive.lacks:
-                # while more and more comes, nobody waits for the records of those who came after him
-                self._give(answers)
-                self._publish(events)
+            await self._store_batch()
+
+    async def _store_batch(self) -> bool:
+        """Store what is there now, and tell what rests on it; False if that must wait."""
+        batch, answers, events = dict(self._records), dict(self._answers), self._next
+        if policy := self._policy:
+            await self._archive.keep_policy(policy)
+            self._policy = "" if self._policy == policy else self._policy
+        if self._marks:
+            self._marks = False
+            await self._archive.keep_marks(self._core.book.marks)
+        await self._archive.write(batch)
+        for job, record in batch.items():
+            if self._records.get(job) is record:
+                del self._records[job]
+        if not self._in_charge.acts() or self._archive.lacks:
+            return False
+        # while more and more comes, nobody waits for the records of those who came after him
+        self._give(answers)
+        self._publish(events)
+        return True
 
     def _unstored(self) -> bool:
         if self._archive.forgotten():
@@ -207,13 +217,17 @@ class Outbox:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            await self.store()
+            sent_at = self._now().mono
+            while self._unstored():
+                if await self._store_batch() and self._now().mono - sent_at >= SENDS_S:
+                    await self._send()
+                    sent_at = self._now().mono
             while not self._in_charge.acts():
                 await self._in_charge.acting()
                 await self.store()  # what has come meanwhile
             # nothing is awaited from here until all that depends on the records is picked up
             self._give(dict(self._answers))
-            self._publish(len(self._events))
+            self._publish(self._next)
             if self._removals or self._forgets:
                 self._wake_removals.set()
             await self._send()
@@ -227,19 +241,39 @@ class Outbox:
             if (future := self._waiting.get(request)) is not None and not future.done():
                 future.set_result(reply)
 
-    def _publish(self, count: int) -> None:
-        """Have the first so many events published: their records are stored."""
+    @property
+    def _next(self) -> int:
+        """The number that the next event gets."""
+        return self._first + len(self._events)
+
+    def _hold(self, event: JobEvent) -> None:
+        """Keep an event until its record is stored; of too many the oldest go."""
+        self._events.append(event)
+        if len(self._events) > EVENTS_HELD:
+            if not self._dropping:
+                log.error("events_dropped", held=EVENTS_HELD)
+            self._dropping = True
+            self._events.popleft()
+            self._first += 1
+
+    def _publish(self, before: int) -> None:
+        """Have the events below a number published: their records are stored."""
+        count = max(0, before - self._first)
         if len(self._stored) + count > EVENTS_HELD:
             log.error("events_dropped", held=EVENTS_HELD)
-        self._stored.extend(self._events[:count])
-        del self._events[:count]
+        for _ in range(count):
+            self._stored.append(self._events.popleft())
+        self._first, self._dropping = self._first + count, False
         self._wake_events.set()
 
     async def _send(self) -> None:
-        """Say what members are to be told; what is lost here is said again a little later."""
+        """Say what members are to be told, of jobs whose records are stored; what is lost is said again a little later.
+
+        A place that one job has left and another has got is in the records of both, which were stored together.
+        """
         if not self._bus.connected:
             return
-        await self._say(self._core.messages(self._now()))
+        await self._say(self._core.messages(self._now(), held=self._records))
 
     async def _say(self, messages: Sequence[Send]) -> None:
         for send in messages:

@@ -31,7 +31,7 @@ def judge(broker: BrokerReading) -> Iterator[Finding]:
     for name, readings in broker.queues.items():
         yield _dead(readings) if name == DEAD else _queue(name, readings)
     if broker.answered is not None:
-        yield _answers(broker.answered)
+        yield _answers(broker.answered, broker.queues.get(SCHEDULER_JOBS_QUEUE))
 
 
 def _away(broker: BrokerReading) -> Finding:
@@ -96,11 +96,15 @@ def _queue(name: str, readings: tuple[QueueReading, QueueReading] | None) -> Fin
     return ok(check, f"{after.messages} waiting, taken from")
 
 
-def _answers(answered: bool) -> Finding:
+def _answers(answered: bool, readings: tuple[QueueReading, QueueReading] | None) -> Finding:
     """What it has taken and not answered yet does not count as waiting in its queue."""
     check = "scheduler answers"
     if answered:
         return ok(check, "it does")
+    before, after = (readings[0].messages, readings[1].messages) if readings else (0, 0)
+    if before > after > 0:
+        found = f"it has not come to the question yet, with {after} messages before it and {before} a moment ago"
+        return warning(check, found, "run this again once fewer wait")
     todo = "see in its log for whom it waits: most often for the store"
     return problem(check, "it takes messages, and has answered none for some seconds", todo)
 

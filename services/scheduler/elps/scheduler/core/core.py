@@ -11,7 +11,7 @@ given.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from elps.contracts.ids import JobId
 from elps.contracts.messages import AgentCommand, DropJob, ShardCommand, StopTrainer
@@ -163,12 +163,16 @@ class Core:
                     out.append(send)
         return out
 
-    def messages(self, now: Moment) -> list[Send]:
-        """What is to be sent now: new messages at once, repeats at the pace of heartbeats."""
+    def messages(self, now: Moment, held: Container[JobId] = ()) -> list[Send]:
+        """What is to be sent now: new messages at once, repeats at the pace of heartbeats; none of jobs in `held`."""
         said: dict[Topic, tuple[ShardCommand | AgentCommand, float]] = {}
         due = []
         for topic, send in orders(self.book):
             before = self._said.get(topic)
+            if topic.job in held:
+                if before is not None:
+                    said[topic] = before
+                continue
             if (
                 before is not None
                 and before[0] == send.message
