@@ -92,6 +92,30 @@ def test_noise_about_a_step_changes_nothing() -> None:
     assert len(told) == 1
 
 
+@pytest.mark.parametrize("held_up_s", [0.5, 1.0, 5.0])
+def test_machines_that_are_held_up_now_and_then_do_not_all_become_slow(held_up_s: float) -> None:
+    machines, seed = Machines(), random.Random(1)
+    for at in range(1200):
+        late = [held_up_s if seed.random() < 0.1 else 0.0 for _ in "abc"]
+        found = {name: 1 / (1 + more) for name, more in zip("abc", late, strict=True)}
+        measured(machines, float(at), 0.01, found)
+        assert min(speeds(machines, *"abc")) >= 0.4, "relative to one that was never measured"
+        assert max(speeds(machines, *"abc")) <= 1.5
+
+
+def test_one_that_becomes_slow_leaves_the_others_usual_ones() -> None:
+    machines = Machines()
+    for at in range(200):
+        measured(machines, float(at), 0.01, dict.fromkeys("abc", 1.0))
+    for at in range(200, 500):
+        measured(machines, float(at), 0.01, {"a": 1.0, "b": 1.0, "c": 0.25})
+    assert speeds(machines, "a", "b") == [1.0, 1.0]
+    assert machines.speed(AgentId("c")) == pytest.approx(0.25, rel=0.2)
+    for at in range(500, 800):
+        measured(machines, float(at), 0.01, dict.fromkeys("abc", 1.0))
+    assert speeds(machines, *"abc") == [1.0] * 3
+
+
 def train(crowd: Crowd, job: str, iteration: int, speeds: dict[str, float]) -> None:
     """An iteration's timings, by the speeds of agents."""
     timings = IterationTimings(
