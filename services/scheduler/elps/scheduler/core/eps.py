@@ -110,8 +110,10 @@ class _Deciding:
         return queue
 
     def _stands_back(self, job: QueuedFact) -> bool:
-        """Whether newcomers that arrived later are served first."""
-        return job.fed and self._facts.at - job.since < PATIENCE_S
+        """Whether newcomers that arrived later are served first. Nobody has come to wait in the future: where the clock
+        was set back, how long a job has waited is not known, and it may have been long.
+        """
+        return job.fed and 0 <= self._facts.at - job.since < PATIENCE_S
 
     def _refill(self, queue: list[QueuedFact]) -> list[Refill]:
         """Give jobs what they lack; while somebody waits who can be served, no more than their least.
