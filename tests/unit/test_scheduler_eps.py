@@ -188,6 +188,23 @@ def test_to_leave_thousands_of_slow_slots_free_takes_about_as_long_as_to_take_th
     assert took_s[True] < 8 * took_s[False]
 
 
+@pytest.mark.parametrize(("free", "least", "size"), [(2, 1, 3), (0, 1, 4), (2, 4, 4)])
+def test_a_job_does_not_wait_for_workers_that_would_hold_it_up(
+    free: int, least: int, size: int
+) -> None:
+    job = held("j", 4, least, held_up=True, speeds=(1.0,) * 3)
+    lacks = RunningFact(
+        JobId("j"), 1, (AgentId("a"),) * 3, (), held_up=True, slowest=1.0, least=least
+    )
+    slow = AgentFact(AgentId("slow"), 2, free, 0, 0.25)
+    decided = replace(
+        facts(0, 0, job), agents=(AgentFact(AgentId("a"), 3, 0, 0), slow), running=(lacks,)
+    )
+    assert sizes(decided) == {"j": size}
+    given = [r for r in Eps().decide(decided).refills if r.agents]
+    assert bool(given) == (least == 4), "below its least it takes what there is"
+
+
 @pytest.mark.parametrize("back_s", [1.0, PATIENCE_S, 1e6])
 def test_a_clock_that_is_set_back_does_not_make_a_job_wait_longer(back_s: float) -> None:
     old, new = queued("old", fed=True, since=back_s), queued("new", since=0.0)
