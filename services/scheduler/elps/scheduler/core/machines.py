@@ -6,8 +6,8 @@ its agents of which a speed is known already, by their mean, and the others are 
 never measured is expected to be as fast as others of its class, else as a usual one.
 
 By their mean, so that what some are measured to be slower by makes the others faster, and noise cancels: machines are
-held up now and then, but never hurried, and told by their median all would seem slower and slower. Where no
-machine is a usual one any more, the median of all that are known becomes it.
+held up now and then, but never hurried, and told by their median all would seem slower and slower. Where some
+are faster than a usual one, some slower, and none is one, the median of them becomes it.
 
 Speeds are told in steps and leave a step only when they are well out of it, so that noise changes no decision.
 """
@@ -83,6 +83,10 @@ class Machines:
             changed |= known.settle()
         if changed:
             self._classify()
+        self.look(at)
+
+    def look(self, at: float) -> None:
+        """Time has passed: what was not measured for long is forgotten, also when nobody measures anything any more."""
         if at - self._faded_at > FADES_S / 10:
             self._fade(at)
 
@@ -104,9 +108,13 @@ class Machines:
         self._classify()
 
     def _center(self) -> None:
-        """Where no machine is a usual one any more, the median one becomes it."""
+        """Where all machines are faster or slower than a usual one, the median one becomes it.
+
+        Where all are faster, or all slower, those between may only be of jobs that measure none.
+        """
         found = self._known.values()
-        if not found or not all(known.step for known in found):
+        steps = {known.step for known in found}
+        if not steps or 0 in steps or min(steps) > 0 or max(steps) < 0:
             return
         usual = statistics.median(known.log for known in found)
         for known in found:
