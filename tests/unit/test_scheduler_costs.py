@@ -61,6 +61,16 @@ def test_what_nobody_decided_is_no_measure_of_what_changes_cost() -> None:
     assert course.speeds.cost.seconds == ASSUMED_S
 
 
+def test_an_order_whose_change_was_not_measured_is_not_held_against_a_later_one() -> None:
+    course = Course()
+    course.train(1, 50.0, 2)
+    course.speeds.resized()  # its rate is not known yet
+    course.train(8, 75.0, 3)
+    course.train(8, 50.0, 2, lost_s=5.0)  # a worker is lost
+    course.train(8, 75.0, 3, lost_s=5.0)
+    assert course.speeds.cost.times == 0
+
+
 def test_a_change_upon_a_change_and_one_with_a_rollback_in_it_are_not_measured() -> None:
     course = Course()
     course.train(8, 50.0, 2)

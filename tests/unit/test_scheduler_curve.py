@@ -73,7 +73,25 @@ def test_what_is_flat_or_rises_promises_nothing(losses: list[float]) -> None:
     assert fit.promise(1e6) < 0.1
 
 
-@pytest.mark.parametrize("loss", [None, math.nan, math.inf, -math.inf, "0.1", True, 1e300])
+@pytest.mark.parametrize("loss", [None, math.nan, math.inf, -1e200])
+def test_one_whose_losses_have_ended_keeps_no_promise(loss: Any) -> None:
+    found = curve(*falling(20), loss)
+    assert found.fit is not None, "one may be missing"
+    for n in range(21, 60):
+        found.seen(n * 10, loss)
+    assert found.fit is None
+    found.seen(600, 0.4)
+    assert found.fit is not None
+
+
+def test_iterations_of_many_digits_are_no_fault() -> None:
+    found = LossCurve()
+    for n, loss in enumerate(falling(40)):
+        found.seen(2**62 + n * 600, loss)
+    assert found.fit is None or found.fit.promise(1000) >= 0
+
+
+@pytest.mark.parametrize("loss", [None, math.nan, math.inf, -math.inf, "0.1", True, 1e300, 10**400])
 def test_what_is_no_number_is_passed_over(loss: Any) -> None:
     assert curve(*[loss] * 100).fit is None
     mixed = [x for pair in zip(falling(20, every=20), [loss] * 20, strict=True) for x in pair]
@@ -92,7 +110,7 @@ def test_a_job_that_went_back_is_measured_from_there() -> None:
 
 losses = st.lists(
     st.tuples(
-        st.integers(0, 10**6),
+        st.integers(0, 10**6) | st.integers(2**52, 2**53) | st.integers(2**62, 2**62 + 10**4),
         st.floats(allow_nan=True, allow_infinity=True) | st.none() | st.text(max_size=3),
     ),
     max_size=120,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +19,7 @@ from elps.contracts.state import JobState, Progress
 from elps.scheduler.core.curve import LEAST, MOST
 from elps.scheduler.core.eps import PATIENCE_S, Eps
 from elps.scheduler.core.gain import gain
+from elps.scheduler.core.places import Spreading
 from elps.scheduler.core.policy import (
     AgentFact,
     Facts,
@@ -151,6 +154,62 @@ def test_nobody_who_arrived_later_is_served_before_one_that_has_waited_long_enou
         later = [q for q in waiting[n + 1 :] if q.job in started]
         assert not later or (fed and waited < PATIENCE_S), "it was to be served first"
         assert not any(q.fed and -q.since < PATIENCE_S for q in later), "nobody else may overtake"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.25, 0.5, 1.0, 2.0])), max_size=6),
+    st.lists(st.tuples(st.integers(1, 6), st.integers(0, 4), st.booleans()), max_size=5),
+)
+def test_what_is_not_taken_of_free_slots_stays_free(
+    agents: list[tuple[int, float]], jobs: list[tuple[int, int, bool]]
+) -> None:
+    free = {AgentId(f"a{n}"): slots for n, (slots, _) in enumerate(agents)}
+    before, given = dict(free), Counter[AgentId]()
+    spreading = Spreading(free, {AgentId(f"a{n}"): speed for n, (_, speed) in enumerate(agents)})
+    for least, more, held_up in jobs:
+        left = spreading.left
+        took = spreading.take(least + more, least, held_up=held_up)
+        assert min(least, left) <= len(took) <= least + more
+        given.update(took)
+        assert {a: n - given[a] for a, n in before.items()} == free
+        assert spreading.left == sum(free.values())
+
+
+def test_to_leave_thousands_of_slow_slots_free_takes_about_as_long_as_to_take_them() -> None:
+    crowd = tuple(AgentFact(AgentId(f"a{n:05}"), 1, 1, 0, (1.0, 0.25)[n % 2]) for n in range(8000))
+    took_s = {}
+    for held_up in (False, True):
+        decided = facts(0, 0, queued("new", 1, 8000, held_up=held_up))
+        decided = replace(decided, agents=crowd)
+        began = time.perf_counter()
+        (start,) = Eps().decide(decided).starts
+        took_s[held_up] = time.perf_counter() - began
+        assert len(start.agents) == (4000 if held_up else 8000)
+    assert took_s[True] < 8 * took_s[False]
+
+
+@pytest.mark.parametrize(("free", "least", "size"), [(2, 1, 3), (0, 1, 4), (2, 4, 4)])
+def test_a_job_does_not_wait_for_workers_that_would_hold_it_up(
+    free: int, least: int, size: int
+) -> None:
+    job = held("j", 4, least, held_up=True, speeds=(1.0,) * 3)
+    lacks = RunningFact(
+        JobId("j"), 1, (AgentId("a"),) * 3, (), held_up=True, slowest=1.0, least=least
+    )
+    slow = AgentFact(AgentId("slow"), 2, free, 0, 0.25)
+    decided = replace(
+        facts(0, 0, job), agents=(AgentFact(AgentId("a"), 3, 0, 0), slow), running=(lacks,)
+    )
+    assert sizes(decided) == {"j": size}
+    given = [r for r in Eps().decide(decided).refills if r.agents]
+    assert bool(given) == (least == 4), "below its least it takes what there is"
+
+
+@pytest.mark.parametrize("back_s", [1.0, PATIENCE_S, 1e6])
+def test_a_clock_that_is_set_back_does_not_make_a_job_wait_longer(back_s: float) -> None:
+    old, new = queued("old", fed=True, since=back_s), queued("new", since=0.0)
+    (start,) = Eps().decide(facts(1, 1, old, new)).starts
+    assert start.job == "old"
 
 
 def test_a_displaced_job_is_served_beside_a_stream_of_newcomers_within_a_bounded_time() -> None:

@@ -76,3 +76,26 @@ def test_feedback_is_what_the_job_says_it_is(
         submitted_at=0.0, changed_at=0.0, progress=Progress(**progress),
     )  # fmt: skip
     assert feedback_of(record) == found
+
+
+def test_powers_that_differ_by_rounding_alone_are_one() -> None:
+    one, other = 255.99999999999994, 255.99999999999997
+    assert 1 / one == 1 / other
+    assert time_s(((one, 1.0), (other, 2.0)), one) == pytest.approx(0.75)
+    near = ((4.0, 2.0), (4.0 + 1e-12, 1.0))  # of two that are as good as one nothing follows
+    assert time_s(near, 8) < time_s(near, 4) < time_s(near, 2)
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(1e-3, 1e4), st.floats(allow_nan=True, allow_infinity=True)), max_size=5
+    ),
+    st.floats(1e-15, 1e-3),
+    st.floats(0.01, 100.0),
+)
+def test_a_fit_is_of_numbers_above_0_whatever_was_measured(
+    rates: list[tuple[float, float]], apart: float, power: float
+) -> None:
+    found = sorted([*rates, *((n * (1 + apart), rate / 2) for n, rate in rates)])
+    seconds = time_s(tuple(found), power)
+    assert 0 < seconds < math.inf

@@ -81,6 +81,26 @@ def test_what_was_slow_is_tried_again_in_the_end() -> None:
     assert machines.even
 
 
+def test_what_was_slow_is_tried_again_also_if_nobody_measures_any_more() -> None:
+    machines = Machines()
+    for at in range(60):
+        measured(machines, float(at), 1.0, {"a": 1.0, "b": 1.0, "slow": 0.25})
+    machines.look(60 + FADES_S / 2)
+    assert machines.speed(AgentId("slow")) < 0.4
+    machines.look(60 + FADES_S)
+    assert machines.speed(AgentId("slow")) == 1.0
+    assert machines.even
+
+
+def test_slow_machines_stay_slow_ones_when_they_alone_are_measured() -> None:
+    machines, slow = Machines(), dict.fromkeys(("s1", "s2", "s3"), 0.25)
+    for at in range(60):
+        measured(machines, float(at), 1.0, {"a": 1.0, "b": 1.0, "c": 1.0, "d": 1.0, **slow})
+    for at in range(60, int(FADES_S) + 180, 10):
+        measured(machines, float(at), 1.0, slow)
+    assert speeds(machines, *slow) == pytest.approx([0.25] * 3, rel=0.2)
+
+
 def test_noise_about_a_step_changes_nothing() -> None:
     machines, chance = Machines(), random.Random(1)
     told = set()
@@ -90,6 +110,36 @@ def test_noise_about_a_step_changes_nothing() -> None:
         if at > 50:
             told.add(machines.speed(AgentId("slow")))
     assert len(told) == 1
+
+
+@pytest.mark.parametrize("held_up_s", [0.5, 1.0, 5.0])
+def test_machines_that_are_held_up_now_and_then_do_not_all_become_slow(held_up_s: float) -> None:
+    machines, seed = Machines(), random.Random(1)
+    for at in range(1200):
+        late = [held_up_s if seed.random() < 0.1 else 0.0 for _ in "abc"]
+        found = {name: 1 / (1 + more) for name, more in zip("abc", late, strict=True)}
+        measured(machines, float(at), 0.01, found)
+        assert min(speeds(machines, *"abc")) >= 0.4, "relative to one that was never measured"
+        assert max(speeds(machines, *"abc")) <= 1.5
+
+
+def test_one_that_becomes_slow_leaves_the_others_usual_ones() -> None:
+    machines = Machines()
+    for at in range(200):
+        measured(machines, float(at), 0.01, dict.fromkeys("abc", 1.0))
+    for at in range(200, 500):
+        measured(machines, float(at), 0.01, {"a": 1.0, "b": 1.0, "c": 0.25})
+    assert speeds(machines, "a", "b") == [1.0, 1.0]
+    assert machines.speed(AgentId("c")) == pytest.approx(0.25, rel=0.2)
+    for at in range(500, 800):
+        measured(machines, float(at), 0.01, dict.fromkeys("abc", 1.0))
+    again = speeds(machines, *"abc")
+    assert max(again) <= 1.2 * min(again), "they are alike"
+    assert min(again) > 0.5, "and nearly as before"
+    for at in range(800, 8000):  # it comes and goes
+        slow = 0.25 if at % 600 < 300 else 1.0
+        measured(machines, float(at), 0.01, {"a": 1.0, "b": 1.0, "c": slow})
+    assert 0.5 < machines.speed(AgentId("a")) < 2
 
 
 def train(crowd: Crowd, job: str, iteration: int, speeds: dict[str, float]) -> None:
@@ -124,6 +174,9 @@ def test_a_running_job_measures_its_machines_and_gives_the_slowest_away() -> Non
     crowd.go(3)
     assert list(crowd.workers("new").values()) == ["a1"]
     assert len(crowd.workers("old")) == 3
+    crowd.ask("kill", "old")
+    crowd.go(2 * FADES_S)
+    assert crowd.core.book.machines.even, "time alone has it forgotten"
 
 
 @given(

@@ -74,6 +74,7 @@ class LossCurve:
         self._size = 1  #: losses in each
         self._open: list[tuple[int, float]] = []
         self._newest = -1
+        self._lost = 0  #: times in a row that it told none
         self._fit: Fitted | None = None
         self._unfitted = 0  #: spans since the newest fit
 
@@ -83,11 +84,15 @@ class LossCurve:
             self._spans = [span for span in self._spans if span[0] < iteration]
             self._open = [seen for seen in self._open if seen[0] < iteration]
             self._unfitted = KEPT
-        again, self._newest = iteration == self._newest, iteration
-        if again or not isinstance(loss, float | int) or isinstance(loss, bool):
+        if iteration == self._newest:
             return
-        if not math.isfinite(loss) or abs(loss) > LARGEST:
+        self._newest = iteration
+        self._lost += 1
+        if not isinstance(loss, float | int) or isinstance(loss, bool):
             return
+        if not abs(loss) <= LARGEST:  # nor is what is no number at all
+            return
+        self._lost = 0
         self._open.append((iteration, float(loss)))
         if len(self._open) >= self._size:
             self._spans.append(_mean(self._open))
@@ -100,7 +105,12 @@ class LossCurve:
 
     @property
     def fit(self) -> Fitted | None:
-        """The curve; None as long as too little was seen. One more span in many is not fitted anew."""
+        """The curve; None as long as too little was seen, or losses have ended: what it promised is not to be had then.
+
+        One more span in many is not fitted anew.
+        """
+        if self._lost >= FEWEST:
+            return None
         if self._unfitted * REFITTED > len(self._spans) or (self._fit is None and self._unfitted):
             self._fit, self._unfitted = fitted(self._spans), 0
         return self._fit
@@ -133,6 +143,8 @@ def _bent(points: Sequence[tuple[float, float]], part: float) -> tuple[Fitted, f
     """The best curve of one bend, and the sum of the squares that it leaves; infinite if it would rise."""
     first, last = points[0][0], points[-1][0]
     bend = part * (last - first) - first  # counted from the first that was seen
+    if first + bend <= 0:  # iterations of so many digits that the bend is lost in their rounding
+        return Fitted(first, last, 0.0, 1.0, 0.0, 0.0), math.inf
     xs = [1 / (k + bend) for k, _ in points]
     x, y = math.fsum(xs) / len(xs), math.fsum(loss for _, loss in points) / len(xs)
     over = math.fsum((at - x) * (loss - y) for at, (_, loss) in zip(xs, points, strict=True))

@@ -110,8 +110,10 @@ class _Deciding:
         return queue
 
     def _stands_back(self, job: QueuedFact) -> bool:
-        """Whether newcomers that arrived later are served first."""
-        return job.fed and self._facts.at - job.since < PATIENCE_S
+        """Whether newcomers that arrived later are served first. Nobody has come to wait in the future: where the clock
+        was set back, how long a job has waited is not known, and it may have been long.
+        """
+        return job.fed and 0 <= self._facts.at - job.since < PATIENCE_S
 
     def _refill(self, queue: list[QueuedFact]) -> list[Refill]:
         """Give jobs what they lack; while somebody waits who can be served, no more than their least.
@@ -121,7 +123,9 @@ class _Deciding:
         """
         lacking = sorted(self._facts.running, key=lambda r: self._is_fed(r.job))
         if not lacking or not queue:
-            return self._refilled(lacking)
+            refills = self._refilled(lacking)
+            self._forgo(lacking)
+            return refills
         bare = [replace(lame, missing=self._lacks_of_least(lame)) for lame in lacking]
         refills = self._refilled(bare)
         more = [lame.missing - least.missing for lame, least in zip(lacking, bare, strict=True)]
@@ -138,6 +142,19 @@ class _Deciding:
             for lame, by in zip(lacking, more, strict=True)
         ]
         return refills + self._refilled(rest)
+
+    def _forgo(self, lacking: Iterable[RunningFact]) -> None:
+        """Who was offered slow workers alone, and is faster without, is to have no more than it has.
+
+        Else it would be waiting for them, and take no part in what follows. It is given a fast one as any other job is.
+        """
+        for lame in lacking:
+            held, missing = self._held.get(lame.job), self._missing[lame.job]
+            if held is None or not (lame.held_up and held.movable and missing > 0):
+                continue
+            usable = sum(n for agent, n in self._agents.items() if agent not in lame.avoid)
+            if (by := min(missing, usable, held.workers - held.bounds.min)) > 0:
+                self._sizing.resize(held, -by, "what is free would hold its workers up")
 
     def _refilled(self, lacking: Iterable[RunningFact]) -> list[Refill]:
         refills = refilled_from(self._shards, self._agents, lacking, self._speeds)

@@ -27,6 +27,9 @@ LEAST_GAIN = 0.02
 REMEMBERED = 16_384
 """Fits that are kept, since each decision asks for the same ones again."""
 
+SAME = 1 + 1e-6
+"""Powers that differ by less are one: four usual workers, and three others that are worth as much but for rounding."""
+
 SLOWEST, FASTEST = 1e-9, 1e9
 """Iterations per second that can be believed."""
 
@@ -92,9 +95,9 @@ class Speeds:
     def _begun(self, since: tuple[float, int, int], at: float, iteration: int) -> _Change | None:
         """A change to be measured: one that was decided, from workers with a known rate, and no other one under way."""
         known = self._rates.get(since[2])
-        if not self._ordered or known is None or self._change is not None:
+        ordered, self._ordered = self._ordered, False  # later ones nobody has decided
+        if not ordered or known is None or self._change is not None:
             return None
-        self._ordered = False
         return _Change(since[:2], known[0], (at, iteration))
 
     def _learn(self, rate: float) -> None:
@@ -131,8 +134,14 @@ def gain(rates: Rates, before: float, after: float) -> float:
 @lru_cache(maxsize=REMEMBERED)
 def fitted(rates: tuple[tuple[float, float], ...]) -> tuple[float, float]:
     """The part of an iteration's time that more workers do not shorten, and the one that they share; in seconds."""
-    known = {n: 1 / rate for n, rate in rates if n > 0 and SLOWEST < rate < FASTEST}
-    return _fitted(sorted(known.items()))
+    known = sorted({n: 1 / rate for n, rate in rates if n > 0 and SLOWEST < rate < FASTEST}.items())
+    told: list[list[tuple[float, float]]] = []
+    for n, seconds in known:
+        if told and n <= told[-1][0][0] * SAME:
+            told[-1].append((n, seconds))
+        else:
+            told.append([(n, seconds)])
+    return _fitted([(same[0][0], sum(s for _, s in same) / len(same)) for same in told])
 
 
 def _fitted(known: Sequence[tuple[float, float]]) -> tuple[float, float]:

@@ -2,8 +2,12 @@
 
 A job whose batches follow the workers' speeds knows how long a sample takes each of its workers. That is
 ``work of the job's sample / speed of the agent``, and neither is known by itself. So a job's work is told from those of
-its agents of which a speed is known already, by their median, and the others are measured by it. An agent that was
+its agents of which a speed is known already, by their mean, and the others are measured by it. An agent that was
 never measured is expected to be as fast as others of its class, else as a usual one.
+
+By their mean, so that what some are measured to be slower by makes the others faster, and noise cancels: machines are
+held up now and then, but never hurried, and told by their median all would seem slower and slower. Where some
+are faster than a usual one, some slower, and none is one, the median of them becomes it.
 
 Speeds are told in steps and leave a step only when they are well out of it, so that noise changes no decision.
 """
@@ -37,6 +41,13 @@ class _Known:
     kind: str
     step: int = 0
 
+    def settle(self) -> bool:
+        """Take another step if the speed is well out of the one that it has; whether it was."""
+        if abs(self.log / STEP - self.step) <= STAYS:
+            return False
+        self.step = round(self.log / STEP)
+        return True
+
 
 class Machines:
     """All agents of which a speed is known."""
@@ -60,19 +71,22 @@ class Machines:
         sure = [logs[a] + speed for a, speed in expected.items() if speed is not None]
         if not sure and len(logs) < 2:
             return  # alone, it says nothing of its machine
-        work = statistics.median(sure or list(logs.values()))
+        work = math.fsum(sure) / len(sure) if sure else statistics.median(logs.values())
         changed = False
         for agent, log in logs.items():
-            found = min(max(work - log, -FARTHEST * STEP), FARTHEST * STEP)
+            found = _believed(work - log)
             known = self._known.get(agent)
             if known is None:
                 known = self._known[agent] = _Known(expected[agent] or found, at, "")
             known.log += NEWEST * (found - known.log)
             known.at, known.kind = at, kinds.get(agent, "")
-            if abs(known.log / STEP - known.step) > STAYS:
-                known.step, changed = round(known.log / STEP), True
+            changed |= known.settle()
         if changed:
             self._classify()
+        self.look(at)
+
+    def look(self, at: float) -> None:
+        """Time has passed: what was not measured for long is forgotten, also when nobody measures anything any more."""
         if at - self._faded_at > FADES_S / 10:
             self._fade(at)
 
@@ -93,8 +107,23 @@ class Machines:
             del self._known[agent]
         self._classify()
 
+    def _center(self) -> None:
+        """Where all machines are faster or slower than a usual one, the median one becomes it.
+
+        Where all are faster, or all slower, those between may only be of jobs that measure none.
+        """
+        found = self._known.values()
+        steps = {known.step for known in found}
+        if not steps or 0 in steps or min(steps) > 0 or max(steps) < 0:
+            return
+        usual = statistics.median(known.log for known in found)
+        for known in found:
+            known.log = _believed(known.log - usual)
+            known.settle()
+
     def _classify(self) -> None:
         """Classes are told apart as soon as a machine is not a usual one."""
+        self._center()
         steps: dict[str, list[int]] = {}
         for known in self._known.values():
             steps.setdefault(known.kind, []).append(known.step)
@@ -103,6 +132,10 @@ class Machines:
         self._kinds = middle if uneven else {}
         if uneven:
             self._kinds[""] = 0  # of no class nothing is expected
+
+
+def _believed(log: float) -> float:
+    return min(max(log, -FARTHEST * STEP), FARTHEST * STEP)
 
 
 def stepped(speed: float) -> float:

@@ -129,8 +129,7 @@ class Spreading:
         if held_up and taken:
             offered = [self._speeds.get(agent, 1.0) for agent in taken]
             kept = worthwhile(offered, 0, offered[0], least)
-            for agent in taken[kept:]:
-                self._give_back(agent)
+            self._give_back(taken[kept:])
             del taken[kept:]
         self.left -= len(taken)
         return tuple(taken)
@@ -155,12 +154,17 @@ class Spreading:
             heappush(heap, entry)
         return taken
 
-    def _give_back(self, agent: AgentId) -> None:
-        self._free[agent] += 1
-        heap = self._heaps[self._speeds.get(agent, 1.0)]
-        left = [entry for entry in heap if entry[1] != agent]
-        heap[:] = [*left, (-self._free[agent], agent)]
-        heapify(heap)
+    def _give_back(self, agents: Iterable[AgentId]) -> None:
+        """Each heap is built once, however many slots are given back."""
+        back: dict[float, set[AgentId]] = {}
+        for agent in agents:
+            self._free[agent] += 1
+            back.setdefault(self._speeds.get(agent, 1.0), set()).add(agent)
+        for speed, anew in back.items():
+            heap = self._heaps[speed]
+            heap[:] = [entry for entry in heap if entry[1] not in anew]
+            heap += [(-self._free[agent], agent) for agent in sorted(anew)]
+            heapify(heap)
 
 
 class FreeSlots:

@@ -193,6 +193,7 @@ def echo_heard(book: Book, now: Moment) -> None:
 def ticked(book: Book, now: Moment) -> None:
     """Notice what has not happened in time."""
     forgetting.look(book, now)
+    book.machines.look(now.mono)
     if book.echo_at is None or now.mono - book.echo_at > book.bounds.deaf_s:
         return  # nothing can be heard: nobody's silence says anything
     suspicion.suspect_late(book, now)
