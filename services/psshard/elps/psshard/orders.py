@@ -219,29 +219,33 @@ class Orders:
         for partition in aside.partitions:
             aside.take(partition)  # all copies first: the next boundary must not wait for them
         for partition in aside.partitions:
-            began = time.monotonic()
             written = self._write_partition(name, aside, partition)
             if written is None:
                 return
-            digests[partition] = written
+            digests[partition], took_s = written
             aside.release(partition)
             if partition != aside.partitions[-1]:
-                aside.rest(throttle.rest_s(time.monotonic() - began))
+                aside.rest(throttle.rest_s(took_s))
         self.member.wrote(aside, digests)
 
     def _write_partition(
         self, name: str, aside: Aside, partition: PartitionId
-    ) -> dict[str, int] | None:
-        """Write it, however long the store is away; None once nobody wants it any more."""
+    ) -> tuple[dict[str, int], float] | None:
+        """Write it, however long the store is away; None once nobody wants it any more.
+
+        With its digests the seconds of the try that succeeded: who waits for the store takes nothing from the training.
+        """
         store, arrays = self._bridge.store, aside.take(partition)
         try:
             while self.member.current(aside):
+                began = time.monotonic()
                 try:
-                    return self._bridge.wait(
+                    digests = self._bridge.wait(
                         write_partition(store, self.job, name, partition, arrays),
                         STORE_WAIT_S,
                         "the store",
                     )
+                    return digests, time.monotonic() - began
                 except RetryLater as error:
                     self._bridge.store_trouble = str(error)
                     log.warning(
