@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statistics import median
+from statistics import quantiles
 
 import numpy as np
 import pytest
@@ -11,8 +11,13 @@ from cluster import agent, running, scheduler, shard, size
 BATCH = 8
 ELEMENTS = 1 << 20
 """Of 8 bytes: eight partitions."""
-FIRST, AFTER = 5, 30
+FIRST, AFTER = 5, 60
 LONG_S = 120.0
+
+
+def undisturbed(durations: list[float]) -> float:
+    """Of iterations, the lower quartile: others are at work on this machine as well."""
+    return quantiles(durations, n=4)[0]
 
 
 @pytest.mark.thorough
@@ -44,7 +49,7 @@ async def test_a_slowed_shard_gives_partitions_away_and_iterations_get_shorter(s
         await job.paused()
         before = [r.duration_s for r in job.rows if FIRST <= r.iteration < weighed.iteration]
         after = [r.duration_s for r in job.rows if r.iteration > settled]
-        assert median(after) < 0.8 * median(before)
+        assert undisturbed(after) < 0.8 * undisturbed(before)
         done = (await job.manifest()).iteration
         count = (await job.values())["count"]
         np.testing.assert_array_equal(count, np.full(ELEMENTS, float(BATCH * done)))

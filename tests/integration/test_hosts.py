@@ -141,7 +141,7 @@ class Cluster:
                 "scale": "standard",
             },
             "optimizer": {"name": "adam", "lr": 0.002},
-            "batch": {"global": 240, "granule": 8},
+            "batch": {"global": 240, "granule": 8, "policy": "fixed"},  # so that nobody is idled
             "dtype": "float64",
             "evaluate": {"every": 200},
             "workers": {"min": 2, "max": 3},
