@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 WAIT_S = 40.0
 LOOK_S = 0.1
 ENDS_S = 20.0
-ITERATIONS = 800
+ITERATIONS = 2400
 CUT_S = 8.0
 """Longer than the silence after which a member counts as lost."""
 
