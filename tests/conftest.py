@@ -15,10 +15,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import msgspec
 import pytest
+import structlog
 
 from elps.local import processes
 from elps.local.binaries import find_broker, find_store
@@ -44,6 +46,19 @@ class _Shared(msgspec.Struct):
     broker_ports: BrokerPorts | None = None
     store: Handle | None = None
     store_port: int = 0
+
+
+@pytest.fixture(autouse=True, scope="session")
+def loggers_keep_no_configuration() -> Iterator[None]:
+    """In a service a logger keeps the one that it is first used under; here others come, and tests that listen."""
+    configure = structlog.configure
+
+    def for_now(*arguments: Any, **named: Any) -> None:
+        configure(*arguments, **named | {"cache_logger_on_first_use": False})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(structlog, "configure", for_now)
+        yield
 
 
 def pytest_configure(config: pytest.Config) -> None:
