@@ -264,7 +264,7 @@ async def test_the_third_death_on_the_same_samples_fails_the_job_and_names_them(
         interval = reason.split("samples [")[1].split(")")[0].split(", ")
         assert int(interval[0]) <= position < int(interval[1])
         assert len(it.asks) == 3
-        assert "this is the end" in " ".join(job.lines)
+        await job.until(lambda: "this is the end" in " ".join(job.lines), "last words")
 
 
 # --- hanging ----------------------------------------------------------------------------------------------------------
