@@ -29,14 +29,15 @@ async def test_a_shard_that_is_killed_takes_nothing_with_it(
 
 
 async def lose_one(cluster: Cluster, place: int) -> None:
-    async with gate() as it:
+    holds: list[bool] = []
+    async with gate(lambda _: None if holds else "go") as it:  # asked once a pass
         job = await cluster.submit(
             id=f"replicated-{place}",
             task="directed:Directed",
             task_args={"gate": it.path, "at": {"compute": [12]}, "samples": 60, "wide": 300_000},
             optimizer={"name": "adam", "lr": 0.02},
             batch={"global": 12},
-            passes=6,
+            passes=60,
             dtype="float64",
             replicas=1,
             checkpoint={"every_s": 0},
@@ -44,7 +45,8 @@ async def lose_one(cluster: Cluster, place: int) -> None:
             **size(2, 3),
         )
         await job.event("replicated")
-        await it.asked()
+        holds.append(True)
+        await it.asked(len(it.asks) + 1)
         allocation = (await job.record()).allocation
         assert allocation is not None
         killed = allocation.shards[place]
